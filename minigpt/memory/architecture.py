@@ -1,0 +1,238 @@
+"""What a model is made of, from its configuration alone: every parameter tensor, by name and shape.
+
+A configuration is a MiniGPT ``GPTConfig``, a Hugging Face ``config.json`` (as a path, a dictionary or an
+``AutoConfig``), or a short name from ``KNOWN``. The families understood are MiniGPT, llama, mistral, qwen2,
+qwen3 and gpt2: grouped-query attention, an explicit head_dim, q/k norms, biases, tied or untied heads.
+
+Parameters of a llama-family model, with C the width, I the MLP's inner width, q = n_head * head_dim and
+kv = n_kv_head * head_dim:
+
+    per block   C q + 2 C kv + q C + 3 C I + 2 C     (+ biases, + 2 head_dim with q/k norms)
+    outside     V C (embedding) + V C (head, if untied) + C (last norm)
+
+Left out: mixture-of-experts, multimodal parts, cross-attention. This file imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from math import prod
+
+FAMILIES = ("minigpt", "llama", "mistral", "qwen2", "qwen3", "gpt2")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One parameter tensor of a model: its name, its shape, and what kind of layer owns it."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str  # "embedding", "linear", "bias", "norm" or "head"
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The sizes that memory depends on. All fields are counts, none is bytes."""
+
+    family: str
+    vocab_size: int
+    n_layer: int
+    n_embd: int  # width of the residual stream
+    n_head: int  # query heads
+    n_kv_head: int  # key and value heads; fewer than n_head is grouped-query attention
+    head_dim: int
+    n_inner: int  # inner width of the MLP
+    context: int  # longest sequence the model takes
+    tied: bool  # the head is the token embedding
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False  # qwen3: a norm over each head's q and k
+    gelu: str = "fused"  # gpt2: "python" is transformers' default gelu_new, seven tensors in Python
+    dropout: float = 0.0  # gpt2: probability; anything above 0 saves masks
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family is {self.family!r}; allowed: {', '.join(FAMILIES)}")
+        for name in ("vocab_size", "n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "n_inner", "context"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        if self.n_head % self.n_kv_head:
+            raise ValueError(f"n_kv_head is {self.n_kv_head}; it must divide n_head, which is {self.n_head}")
+
+    @classmethod
+    def of(cls, source) -> Architecture:
+        """Read ``source``: an Architecture, a GPTConfig, a known name, a config.json's path or contents, or an AutoConfig."""
+        if isinstance(source, cls):
+            return source
+        if isinstance(source, str) and source in KNOWN:
+            return cls.of(KNOWN[source])
+        if isinstance(source, (str, os.PathLike)):
+            return cls.of(_read_json(os.fspath(source)))
+        if hasattr(source, "to_dict"):  # transformers' PretrainedConfig
+            source = source.to_dict()
+        if isinstance(source, dict):
+            return _from_hugging_face(source)
+        if all(hasattr(source, name) for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size")):
+            return _from_minigpt(source)
+        raise ValueError(
+            f"the model is {source!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or "
+            f"path of a config.json) or one of {', '.join(KNOWN)}"
+        )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every parameter tensor, embedding first; a tied head appears once, as the embedding."""
+        V, C = self.vocab_size, self.n_embd
+        out = [Tensor("embedding", (V, C), "embedding")]
+        if self.family in ("minigpt", "gpt2"):
+            out.append(Tensor("positions", (self.context, C), "embedding"))
+        for i in range(self.n_layer):
+            out += [replace(t, name=f"blocks.{i}.{t.name}") for t in self.block_tensors()]
+        out += self._norm("norm")
+        if not self.tied:
+            out.append(Tensor("head", (V, C), "head"))
+        return tuple(out)
+
+    def block_tensors(self) -> tuple[Tensor, ...]:
+        """The parameter tensors of one block; linear weights as (out, in)."""
+        C, inner = self.n_embd, self.n_inner
+        q, kv = self.n_head * self.head_dim, self.n_kv_head * self.head_dim
+        out = self._norm("attn_norm")
+        if self.family == "gpt2":  # q, k and v are one matrix
+            out += _linear("qkv", 3 * C, C, True) + _linear("o", C, C, True) + self._norm("mlp_norm")
+            return tuple(out + _linear("up", inner, C, True) + _linear("down", C, inner, True))
+        out += _linear("q", q, C, self.qkv_bias) + _linear("k", kv, C, self.qkv_bias)
+        out += _linear("v", kv, C, self.qkv_bias) + _linear("o", C, q, self.o_bias)
+        if self.qk_norm:
+            out += [Tensor("q_norm", (self.head_dim,), "norm"), Tensor("k_norm", (self.head_dim,), "norm")]
+        out += self._norm("mlp_norm")
+        if self.family != "minigpt":
+            out += _linear("gate", inner, C, self.mlp_bias)
+        return tuple(out + _linear("up", inner, C, self.mlp_bias) + _linear("down", C, inner, self.mlp_bias))
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters; each tensor counts once."""
+        return sum(t.numel for t in self.tensors())
+
+    @property
+    def linear_parameters(self) -> int:
+        """Parameters in the matrices of the blocks: what adapters adapt and 4-bit formats quantize."""
+        return self.n_layer * sum(t.numel for t in self.block_tensors() if t.kind == "linear")
+
+    def _norm(self, name: str) -> list[Tensor]:
+        bias = [Tensor(f"{name}.bias", (self.n_embd,), "bias")] if self.family == "gpt2" else []
+        return [Tensor(name, (self.n_embd,), "norm"), *bias]
+
+
+def _linear(name: str, n_out: int, n_in: int, bias: bool) -> list[Tensor]:
+    return [Tensor(name, (n_out, n_in), "linear")] + ([Tensor(f"{name}.bias", (n_out,), "bias")] if bias else [])
+
+
+def _read_json(path: str) -> dict:
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+    try:
+        with open(path, encoding="utf8") as file:
+            content = json.load(file)
+    except OSError as error:
+        names = ", ".join(KNOWN)
+        raise ValueError(f"cannot read {path!r}: {error.strerror}; give a config.json, or one of {names}") from None
+    except ValueError as error:  # broken JSON, or bytes that are not text
+        raise ValueError(f"{path!r} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
+    return content
+
+
+def _from_minigpt(config) -> Architecture:
+    return Architecture(
+        family="minigpt", vocab_size=config.vocab_size, n_layer=config.n_layer, n_embd=config.n_embd,
+        n_head=config.n_head, n_kv_head=config.n_head, head_dim=config.n_embd // config.n_head,
+        n_inner=4 * config.n_embd, context=config.context, tied=True,
+    )  # fmt: skip
+
+
+def _from_hugging_face(config: dict) -> Architecture:
+    """A config.json's contents. What the file leaves out is transformers' default for that model_type."""
+    family = config.get("model_type")
+    if family not in FAMILIES or family == "minigpt":
+        allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
+        raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
+    get = {**DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}}.get
+    if family == "gpt2":
+        if get("add_cross_attention"):
+            raise ValueError("add_cross_attention is true; only decoder-only models are understood")
+        C, heads = get("n_embd"), get("n_head")
+        _check_counts(n_embd=C, n_head=heads)
+        return Architecture(
+            family=family, vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=heads,
+            n_kv_head=heads, head_dim=C // heads, n_inner=get("n_inner") or 4 * C, context=get("n_positions"),
+            tied=get("tie_word_embeddings"), qkv_bias=True, o_bias=True, mlp_bias=True,
+            gelu="python" if get("activation_function") == "gelu_new" else "fused",
+            dropout=max(get("resid_pdrop"), get("embd_pdrop"), get("attn_pdrop")),
+        )  # fmt: skip
+    C, heads = get("hidden_size"), get("num_attention_heads")
+    _check_counts(hidden_size=C, num_attention_heads=heads)
+    return Architecture(
+        family=family, vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=heads,
+        n_kv_head=get("num_key_value_heads") or heads, head_dim=get("head_dim") or C // heads,
+        n_inner=get("intermediate_size"), context=get("max_position_embeddings"), tied=get("tie_word_embeddings"),
+        qkv_bias=family == "qwen2" or bool(get("attention_bias")),
+        o_bias=family != "qwen2" and bool(get("attention_bias")),
+        mlp_bias=family == "llama" and bool(get("mlp_bias")), qk_norm=family == "qwen3",
+    )  # fmt: skip
+
+
+def _check_counts(**counts) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+
+
+# transformers 5.17's defaults, for configurations that leave fields out (llama's first config.json did)
+_LLAMA = dict(
+    vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+    max_position_embeddings=2048, tie_word_embeddings=False,
+)  # fmt: skip
+DEFAULTS = {
+    "llama": _LLAMA,
+    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+    "qwen2": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+              "max_position_embeddings": 32768},
+    "qwen3": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+              "head_dim": 128, "max_position_embeddings": 32768},
+    "gpt2": dict(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
+                 activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1),
+}  # fmt: skip
+
+
+def _llama(C: int, inner: int, layers: int, heads: int, kv: int | None = None, V: int = 32000, **more) -> dict:
+    return dict(
+        model_type="llama", hidden_size=C, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv or heads, vocab_size=V, **more,
+    )  # fmt: skip
+
+
+# The sizes in the models' published config.json files, so that the arithmetic needs no network.
+KNOWN = {
+    "llama-7b": _llama(4096, 11008, 32, 32),
+    "llama-13b": _llama(5120, 13824, 40, 40),
+    "llama-30b": _llama(6656, 17920, 60, 52),
+    "llama-65b": _llama(8192, 22016, 80, 64),
+    "llama-2-70b": _llama(8192, 28672, 80, 64, 8, max_position_embeddings=4096),
+    "llama-3-8b": _llama(4096, 14336, 32, 32, 8, 128256, max_position_embeddings=8192),
+    "mistral-7b": {**_llama(4096, 14336, 32, 32, 8, max_position_embeddings=32768), "model_type": "mistral"},
+    "qwen3-8b": {**_llama(4096, 12288, 36, 32, 8, 151936, head_dim=128, max_position_embeddings=40960),
+                 "model_type": "qwen3"},
+    "qwen2.5-0.5b": {**_llama(896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
+                     "model_type": "qwen2"},
+    "gpt2": dict(model_type="gpt2"),
+}  # fmt: skip

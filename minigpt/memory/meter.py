@@ -1,0 +1,234 @@
+"""MemoryMeter: the buckets of a running training step, measured storage by storage.
+
+Three hooks see everything that a step does with memory:
+
+    a dispatch mode       every tensor that an operation returns; a new storage is a birth
+    a weak reference      the storage's death
+    saved-tensor hooks    autograd saving a storage for backward, and letting go of it
+
+So it works the same on real CPU tensors, on fake tensors (any size, no memory) and on CUDA. Each storage
+counts once, however many tensors view it. A storage that becomes a parameter's ``.grad``, or optimizer
+state, counts as that from its birth; a saved one is an activation only while it is saved.
+
+Left out: scratch that a kernel allocates and frees inside one operation, because no operation returns it.
+On CPU torch's profiler sees it (``minigpt.memory.allocator``); on CUDA it is part of ``unattributed``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+
+WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
+
+
+class _Storage:
+    """A live storage: its size, its standing bucket (None until it has one), how often it is saved."""
+
+    __slots__ = ("ref", "nbytes", "bucket", "saved", "frozen")
+
+    def __init__(self, nbytes: int) -> None:
+        self.ref, self.nbytes, self.bucket, self.saved, self.frozen = None, nbytes, None, 0, False
+
+
+class _Saved:
+    """What autograd keeps instead of the tensor it saves; its death is the end of the saving."""
+
+    __slots__ = ("tensor", "storage", "meter")
+
+    def __init__(self, tensor: torch.Tensor, storage: _Storage, meter: MemoryMeter) -> None:
+        self.tensor, self.storage, self.meter = tensor, storage, meter
+
+    def __del__(self) -> None:
+        storage, meter = self.storage, self.meter
+        storage.saved -= 1
+        if storage.saved == 0 and storage.nbytes:
+            meter._events.append((meter.phase, storage, 0, TEMPORARY))
+
+
+@dataclass(frozen=True)
+class CudaReading:
+    """The CUDA caching allocator's own counters over the metered region, in bytes."""
+
+    peak_allocated: int  # torch.cuda.max_memory_allocated
+    peak_reserved: int  # torch.cuda.max_memory_reserved: what the process holds, apart from the CUDA context
+    unattributed: int  # peak_allocated less the meter's peak: kernel workspaces, tensors the meter never saw
+
+
+class MemoryMeter(TorchDispatchMode):
+    """Measure the code inside ``with``.
+
+        with MemoryMeter(model, optimizer, inputs=(tokens, targets)) as meter:
+            meter.mark("forward");   loss = model(tokens, targets)
+            meter.mark("backward");  loss.backward()
+            meter.mark("step");      optimizer.step()
+        meter.result().peak.total        # bytes
+
+    ``inputs`` are tensors alive before the region that are neither weights nor state. With fake tensors,
+    enter ``FakeTensorMode`` first. Meter a *second* step to see a steady state: the first has no optimizer
+    state until its end.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        inputs: tuple[torch.Tensor, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.model, self.optimizer, self.inputs = model, optimizer, inputs
+        self.phase = "before"
+        self.live = self.peak = 0  # bytes
+        self._peak_event = 0  # how many events had happened when the peak was reached
+        self._events: list[tuple[str, _Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
+        self._storages: dict[int, _Storage] = {}  # by the address of the C++ storage
+        self._hooks: list = []
+        self.cuda: CudaReading | None = None
+
+    def mark(self, phase: str) -> None:
+        """Name what happens from here on: "forward", "backward", "step"."""
+        self.phase = phase
+
+    # ---------------------------------------------------------------- births, deaths, saves
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self._see(out)
+        elif out is not None:
+            for leaf in out if type(out) in (tuple, list) else tree_leaves(out):
+                if isinstance(leaf, torch.Tensor):
+                    self._see(leaf)
+                elif type(leaf) in (tuple, list):
+                    for tensor in tree_leaves(leaf):
+                        if isinstance(tensor, torch.Tensor):
+                            self._see(tensor)
+        return out
+
+    def _see(self, tensor: torch.Tensor) -> _Storage:
+        untyped = tensor.untyped_storage()
+        address = untyped._cdata
+        storage = self._storages.get(address)
+        if storage is None:
+            nbytes = self._size(tensor, untyped)
+            storage = self._storages[address] = _Storage(nbytes)
+            storage.ref = weakref.ref(untyped, lambda _, address=address: self._die(address))
+            self._change(storage, nbytes)
+        elif storage.nbytes != untyped.nbytes() and storage.nbytes != self._size(tensor, untyped):  # resized
+            change = self._size(tensor, untyped) - storage.nbytes
+            storage.nbytes += change
+            self._change(storage, change)
+        return storage
+
+    def _size(self, tensor: torch.Tensor, untyped: torch.UntypedStorage) -> int:
+        if tensor.device.type == "meta":
+            return 0
+        nbytes = untyped.nbytes()
+        return -(-nbytes // 512) * 512 if tensor.device.type == "cuda" else nbytes  # the CUDA allocator's blocks
+
+    def _change(self, storage: _Storage, nbytes: int) -> None:
+        self._events.append((self.phase, storage, nbytes, None))
+        self.live += nbytes
+        if self.live > self.peak:
+            self.peak, self._peak_event = self.live, len(self._events)
+
+    def _die(self, address: int) -> None:
+        storage = self._storages.pop(address, None)
+        if storage is not None:
+            self._change(storage, -storage.nbytes)
+
+    def _pack(self, tensor: torch.Tensor) -> _Saved:
+        storage = self._see(tensor)
+        storage.saved += 1
+        if storage.saved == 1:
+            self._events.append((self.phase, storage, 0, ACTIVATIONS))
+        return _Saved(tensor, storage, self)
+
+    # ---------------------------------------------------------------- buckets
+
+    def _book(self, tensor: torch.Tensor, bucket: int, frozen: bool = False) -> None:
+        storage = self._see(tensor)
+        if storage.bucket is None:
+            storage.bucket, storage.frozen = bucket, frozen
+
+    def _book_gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self._book(parameter.grad, GRADIENTS)
+
+    def _book_state(self) -> None:
+        for state in self.optimizer.state.values() if self.optimizer is not None else ():
+            for name, value in state.items():
+                for tensor in tree_leaves(value):
+                    if isinstance(tensor, torch.Tensor):
+                        self._book(tensor, GRADIENTS if name == "gradient" else OPTIMIZER)
+
+    def __enter__(self):
+        if self.model is not None:
+            for parameter in self.model.parameters():
+                self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
+                self._book_gradient(parameter)
+                if parameter.requires_grad:
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
+            for buffer in self.model.buffers():
+                self._book(buffer, WEIGHTS, frozen=True)
+        self._book_state()
+        for tensor in self.inputs:
+            self._see(tensor)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        self._saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
+        self._saving.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception) -> None:
+        super().__exit__(*exception)
+        self._saving.__exit__(*exception)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._book_state()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            allocated = torch.cuda.max_memory_allocated()
+            self.cuda = CudaReading(allocated, torch.cuda.max_memory_reserved(), allocated - self.peak)
+        self._seen = len(self._events)  # what dies after the region is not part of it
+        for storage in self._storages.values():
+            storage.ref = None
+
+    # ---------------------------------------------------------------- the account
+
+    def result(self) -> StepMemory:
+        """The region's account. Raises RuntimeError inside the region: a bucket is known only at its end."""
+        if not hasattr(self, "_seen"):
+            raise RuntimeError("the meter is still running; call result() after its with-block")
+        totals = [0] * len(BUCKETS)
+        largest = [0] * len(BUCKETS)
+        place: dict[int, int] = {}  # where each live storage is counted, by id
+        timeline, peak, peak_at = [], Ledger(), "before"
+        for count, (phase, storage, change, saved) in enumerate(self._events[: self._seen], start=1):
+            standing = storage.bucket
+            if saved is None:  # born, dead or resized
+                bucket = standing if standing is not None else place.get(id(storage), TEMPORARY)
+                place[id(storage)] = bucket
+                totals[bucket] += change
+            elif standing is None:  # saved, or let go
+                totals[place.get(id(storage), TEMPORARY)] -= storage.nbytes
+                totals[saved] += storage.nbytes
+                place[id(storage)] = saved
+            else:
+                continue
+            largest = [max(pair) for pair in zip(largest, totals, strict=True)]
+            if phase != "before":
+                timeline.append((phase, Ledger(*totals)))
+            if count == self._peak_event:
+                peak, peak_at = Ledger(*totals), phase
+        largest[TEMPORARY] = peak.temporary
+        frozen = sum(s.nbytes for s in {id(e[1]): e[1] for e in self._events}.values() if s.frozen)
+        return StepMemory(Ledger(*largest), peak, peak_at, tuple(timeline), frozen)

@@ -1,0 +1,78 @@
+"""How a model is trained: everything that memory depends on and that is not the model's shape.
+
+Every field is a switch that changes bytes, with the default that a plain PyTorch loop has. ``PRECISIONS``
+is the table behind the folk numbers: people quote 8, 12, 16, 18 and 20 bytes a parameter, and each is right
+for its own dtypes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes a trained parameter costs in each persistent place, with AdamW; and what the forward computes in."""
+
+    weights: int  # bytes a parameter: the copy that the forward pass reads
+    gradients: int  # bytes a parameter, over all copies of the gradient that stay
+    master: int  # bytes a parameter: the float32 copy that the optimizer updates, booked under optimizer
+    moments: int  # bytes a parameter: m and v together
+    autocast: str | None  # 16-bit dtype that matrix products are cast to on the fly, or None
+    who: str  # where it is met
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        return self.weights + self.gradients + self.master + self.moments
+
+
+PRECISIONS = {
+    "fp32": Precision(4, 4, 0, 8, None, "PyTorch's default"),
+    "bf16": Precision(2, 2, 0, 4, None, "everything in bfloat16: model.to(torch.bfloat16), torchtune, peft's table"),
+    "bf16-adam32": Precision(2, 2, 0, 8, None, "bfloat16 weights and gradients, float32 moments"),
+    "bf16-autocast": Precision(4, 4, 0, 8, "bfloat16", "torch.autocast over float32 weights: Trainer(bf16=True)"),
+    "fp16-autocast": Precision(4, 4, 0, 8, "float16", "torch.autocast and a GradScaler: Trainer(fp16=True)"),
+    "bf16-master": Precision(2, 2, 4, 8, None, "16-bit weights and gradients, float32 master copy: the ZeRO paper"),
+    "bf16-master-grad32": Precision(2, 4, 4, 8, None, "as before, gradients summed in float32: Megatron-LM"),
+    "bf16-master-grad16+32": Precision(2, 6, 4, 8, None, "16-bit gradients and their float32 copy: MT-NLG"),
+}
+
+ALLOWED = {
+    "method": ("full",),
+    "precision": tuple(PRECISIONS),
+    "optimizer": ("adamw", "sgd"),
+    "optimizer_loop": ("foreach", "single", "fused"),
+    "attention": ("sdpa", "eager"),
+    "holds": ("loss", "outputs"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """One training step's choices. Raises ValueError for a value that is not allowed."""
+
+    batch: int = 1  # sequences in one forward pass
+    seq_len: int = 256  # tokens in a sequence
+    method: str = "full"  # what is trained
+    precision: str = "fp32"  # one of PRECISIONS
+    optimizer: str = "adamw"  # "sgd" is plain SGD: no state
+    optimizer_loop: str = "foreach"  # AdamW's inner loop: torch takes "foreach" on a GPU, "single" on a CPU
+    attention: str = "sdpa"  # "eager" makes the score matrix a real tensor
+    holds: str = "loss"  # what the loop keeps during backward: the loss alone, or all of the model's outputs
+    use_cache: bool = False  # transformers' key-value cache, its default in training too; Trainer turns it off
+    upcast: bool = True  # the loss makes a float32 copy of 16-bit logits
+    accumulation: int = 1  # forward and backward passes before one optimizer step
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "seq_len", "accumulation"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        for name, allowed in ALLOWED.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one forward pass."""
+        return self.batch * self.seq_len
