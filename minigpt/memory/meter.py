@@ -25,6 +25,8 @@ from torch.utils._pytree import tree_leaves
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 
+# Holders of a tensor, and of its storage, that a dispatch mode sees when the engine holds the only other reference.
+LAST_REFERENCE = (4, 2)
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 
 
@@ -99,6 +101,9 @@ class MemoryMeter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.add.Tensor and self._sums_in_place(*args[:2]):
+            self._replace(args[0], out)
+            return out
         if isinstance(out, torch.Tensor):
             self._see(out)
         elif out is not None:
@@ -142,6 +147,26 @@ class MemoryMeter(TorchDispatchMode):
         storage = self._storages.pop(address, None)
         if storage is not None:
             self._change(storage, -storage.nbytes)
+
+    def _sums_in_place(self, a: object, b: object) -> bool:
+        """Whether this is autograd's engine adding up two gradients of one tensor.
+
+        The engine adds in place when it holds the last reference, except under a dispatch mode: there it
+        makes a third tensor, which an unmetered run does not have. So the meter must not count it.
+        """
+        return (
+            torch._C._current_graph_task_id() != -1  # inside backward()
+            and isinstance(a, torch.Tensor)
+            and isinstance(b, torch.Tensor)
+            and (a._use_count(), torch._C._storage_Use_Count(a.untyped_storage()._cdata)) == LAST_REFERENCE
+        )
+
+    def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Book ``new`` in the place of ``old``, which is about to die."""
+        storage = self._see(old)
+        self._change(storage, -storage.nbytes)
+        storage.nbytes = 0
+        self._see(new)
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage = self._see(tensor)

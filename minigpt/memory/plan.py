@@ -73,6 +73,11 @@ class TrainingPlan:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
     @property
+    def regime(self) -> Precision:
+        """The bytes behind the name of the precision."""
+        return PRECISIONS[self.precision]
+
+    @property
     def tokens(self) -> int:
         """Tokens in one forward pass."""
         return self.batch * self.seq_len

@@ -1,0 +1,287 @@
+"""The forward passes, on sizes: MiniGPT, the llama family and gpt2, each as its own code runs it.
+
+Local variables matter: a name that is still bound keeps its storage alive, here as in the real model. So
+these functions follow the real ones (``minigpt.model``; transformers 5.17 ``modeling_llama``,
+``modeling_gpt2``) line by line, down to which names they keep.
+
+Symbols: B batch, T sequence, C width, H heads, D head width, K = H_kv * D, I inner width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from minigpt.memory import ops
+from minigpt.memory.architecture import Architecture
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.tape import Tape, Value
+
+INT64 = 8
+
+
+class Forward:
+    """One model's forward pass on a tape. Makes the weights; ``loss(tokens, targets)`` runs the pass."""
+
+    def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
+        self.tape, self.a, self.plan = tape, architecture, plan
+        weight_bytes = plan.regime.weights
+        gradient_bytes = min(plan.regime.gradients, 4)  # of .grad; a second copy is booked with the state
+        self.weights = {
+            t.name: tape.parameter(t.numel, weight_bytes, gradient_bytes) for t in architecture.tensors()
+        }
+        self.compute = 2 if plan.regime.autocast else weight_bytes  # bytes of a matrix product's element
+        self.rows = plan.tokens
+        self.cached_casts: dict[str, Value] = {}
+        self.outputs: list = []  # what the caller gets besides the loss
+        # Splitting or merging heads moves data unless a dimension is 1.
+        self.heads_move = architecture.n_head > 1 and plan.seq_len > 1
+        self.batch_moves = self.heads_move and plan.batch > 1
+        # Repeated or cached keys and values are in order already.
+        self.pairs_move = self.batch_moves and architecture.n_head == architecture.n_kv_head and not plan.use_cache
+
+    def loss(self, tokens: Value, targets: Value) -> Value:
+        run = {"minigpt": self._minigpt, "gpt2": self._gpt2}.get(self.a.family, self._llama)
+        loss = run(tokens, targets)
+        self.cached_casts.clear()  # autocast forgets its cache when its block ends
+        return loss
+
+    # ------------------------------------------------------------ the models
+
+    def _minigpt(self, tokens: Value, targets: Value) -> Value:
+        tape, w, C = self.tape, self.weights, self.a.n_embd
+        positions = tape.constant(self.plan.seq_len, INT64)
+        x = self._embed(tokens, positions, "positions")
+        for i in range(self.a.n_layer):
+            tape.block = f"block {i}"
+            x = self._minigpt_block(x, f"blocks.{i}.")
+        tape.block = "head"
+        logits = self.linear(ops.layer_norm(tape, x, w["norm"], self.rows), "embedding", self.a.vocab_size)
+        if self.plan.holds == "outputs":
+            self.outputs.append(logits)
+        return ops.cross_entropy(tape, self._upcast(logits), targets)
+
+    def _minigpt_block(self, x: Value, at: str) -> Value:
+        tape, w, C = self.tape, self.weights, self.a.n_embd
+        x = ops.add(tape, x, self._minigpt_attention(ops.layer_norm(tape, x, w[at + "attn_norm"], self.rows), at))
+        return ops.add(tape, x, self._minigpt_mlp(ops.layer_norm(tape, x, w[at + "mlp_norm"], self.rows), at))
+
+    def _minigpt_attention(self, x: Value, at: str) -> Value:
+        q, k, v = (self.linear(x, at + name, self.a.n_embd) for name in "qkv")
+        y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._minigpt_eager(q, k, v)
+        if self.plan.attention == "eager" and self.heads_move:
+            y = ops.copy(self.tape, y, gradient_copied=self.batch_moves)
+        return self.linear(y, at + "o", self.a.n_embd)
+
+    def _minigpt_eager(self, q: Value, k: Value, v: Value) -> Value:
+        tape, T = self.tape, self.plan.seq_len
+        scores = ops.scale(tape, self._scores(q, k))
+        everything = tape.constant(T * T, 1)
+        future = tape.constant(T * T, 1)
+        del everything
+        scores = ops.mask_fill(tape, scores, future)
+        weights = ops.cast(tape, ops.softmax(tape, ops.cast(tape, scores, 4)), v.itemsize)
+        return self._weigh(weights, v)
+
+    def _minigpt_mlp(self, x: Value, at: str) -> Value:
+        h = self.linear(x, at + "up", self.a.n_inner)
+        return self.linear(ops.gelu(self.tape, h), at + "down", self.a.n_embd)
+
+    def _llama(self, tokens: Value, targets: Value) -> Value:
+        hidden = self._llama_model(tokens)
+        self.tape.block = "head"
+        logits = self.linear(ops.view(self.tape, hidden), "embedding" if self.a.tied else "head", self.a.vocab_size)
+        return self._hugging_face_loss(logits, targets)
+
+    def _llama_model(self, tokens: Value) -> Value:
+        tape, plan, D = self.tape, self.plan, self.a.head_dim
+        embedded = ops.embedding(tape, tokens, self.weights["embedding"], self.a.n_embd)
+        positions = tape.constant(plan.seq_len, INT64)
+        mask = tape.constant(plan.batch * plan.seq_len**2, embedded.itemsize) if plan.attention == "eager" else None
+        cos, sin = (tape.constant(plan.seq_len * D, embedded.itemsize) for _ in range(2))
+        hidden = embedded
+        for i in range(self.a.n_layer):
+            tape.block = f"block {i}"
+            hidden = self._llama_block(hidden, f"blocks.{i}.", cos, sin, mask)
+        tape.block = "norm"
+        hidden = self._rms_norm(hidden, "norm", self.rows)
+        del positions
+        return hidden
+
+    def _llama_block(self, hidden: Value, at: str, cos: Value, sin: Value, mask: Value | None) -> Value:
+        residual = hidden
+        hidden = self._rms_norm(hidden, at + "attn_norm", self.rows)
+        hidden = self._llama_attention(hidden, at, cos, sin, mask)
+        hidden = ops.add(self.tape, residual, hidden)
+        residual = hidden
+        hidden = self._rms_norm(hidden, at + "mlp_norm", self.rows)
+        hidden = self._llama_mlp(hidden, at)
+        return ops.add(self.tape, residual, hidden)
+
+    def _llama_attention(self, hidden: Value, at: str, cos: Value, sin: Value, mask: Value | None) -> Value:
+        tape, a, D = self.tape, self.a, self.a.head_dim
+        q = self.linear(hidden, at + "q", a.n_head * D)
+        k = self.linear(hidden, at + "k", a.n_kv_head * D)
+        if a.qk_norm:  # qwen3 norms each head before it rotates
+            q = self._rms_norm(q, at + "q_norm", self.rows * a.n_head)
+            k = self._rms_norm(k, at + "k_norm", self.rows * a.n_kv_head)
+        v = self.linear(hidden, at + "v", a.n_kv_head * D)
+        if self.heads_move:  # after the rotation's slices the gradient's layout is another
+            q = ops.view(tape, q, gradient_copied=True)
+        if self.plan.seq_len > 1 and a.n_kv_head > 1:
+            k = ops.view(tape, k, gradient_copied=True)
+        q, k = self._rotate_both(q, k, cos, sin)
+        if self.plan.use_cache:
+            k, v = self._cache(k), self._cache(ops.cast(tape, v, k.itemsize))
+        y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
+        return self.linear(y, at + "o", a.n_embd)
+
+    def _rotate_both(self, q: Value, k: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
+        return ops.rotate(self.tape, q, cos, sin), ops.rotate(self.tape, k, cos, sin)
+
+    def _llama_mlp(self, x: Value, at: str) -> Value:
+        gate = self.linear(x, at + "gate", self.a.n_inner)
+        activated = ops.silu(self.tape, gate)
+        del gate
+        up = self.linear(x, at + "up", self.a.n_inner)
+        product = ops.multiply(self.tape, activated, up)
+        del activated, up
+        return self.linear(product, at + "down", self.a.n_embd)
+
+    def _gpt2(self, tokens: Value, targets: Value) -> Value:
+        hidden = self._gpt2_model(tokens)
+        self.tape.block = "head"
+        logits = self.linear(hidden, "embedding", self.a.vocab_size)
+        return self._hugging_face_loss(logits, targets)
+
+    def _gpt2_model(self, tokens: Value) -> Value:
+        tape, w, plan = self.tape, self.weights, self.plan
+        embedded = ops.embedding(tape, tokens, w["embedding"], self.a.n_embd)
+        positions = tape.constant(plan.seq_len, INT64)
+        position_embeds = ops.embedding(tape, positions, w["positions"], self.a.n_embd)
+        hidden = ops.add(tape, embedded, position_embeds)
+        mask = tape.constant(plan.batch * plan.seq_len**2, embedded.itemsize) if plan.attention == "eager" else None
+        for i in range(self.a.n_layer):
+            tape.block = f"block {i}"
+            hidden = self._gpt2_block(hidden, f"blocks.{i}.", mask)
+        return self._layer_norm(hidden, "norm")
+
+    def _gpt2_block(self, hidden: Value, at: str, mask: Value | None) -> Value:
+        residual = hidden
+        hidden = self._layer_norm(hidden, at + "attn_norm")
+        attended = self._gpt2_attention(hidden, at, mask)
+        hidden = ops.add(self.tape, attended, residual)
+        residual = hidden
+        hidden = self._layer_norm(hidden, at + "mlp_norm")
+        fed = self._gpt2_mlp(hidden, at)
+        return ops.add(self.tape, residual, fed)
+
+    def _gpt2_attention(self, hidden: Value, at: str, mask: Value | None) -> Value:
+        q, k, v = ops.split(self.tape, self.linear(hidden, at + "qkv", 3 * self.a.n_embd), 3)
+        if self.plan.use_cache:
+            k, v = self._cache(k), self._cache(v)
+        y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
+        return self.linear(y, at + "o", self.a.n_embd)
+
+    def _gpt2_mlp(self, hidden: Value, at: str) -> Value:
+        hidden = self.linear(hidden, at + "up", self.a.n_inner)
+        hidden = self._gelu_new(hidden) if self.a.gelu == "python" else ops.gelu(self.tape, hidden)
+        return self.linear(hidden, at + "down", self.a.n_embd)
+
+    def _gelu_new(self, x: Value) -> Value:
+        """0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))), each step a tensor of its own."""
+        tape = self.tape
+        half = ops.scale(tape, x)
+        inner = ops.scale(tape, ops.add(tape, x, ops.scale(tape, ops.power(tape, x))))
+        return ops.multiply(tape, half, ops.shift(tape, ops.tanh(tape, inner)))
+
+    # ------------------------------------------------------------ shared parts
+
+    def linear(self, x: Value, name: str, n_out: int) -> Value:
+        """A linear layer by its weight's name; under autocast, on 16-bit copies of weight and input."""
+        weight, bias = self._cast_weight(name), self.weights.get(name + ".bias")
+        if bias is not None:
+            bias = self._cast_weight(name + ".bias")
+        return ops.linear(self.tape, ops.cast(self.tape, x, self.compute), weight, n_out, bias)
+
+    def _cast_weight(self, name: str) -> Value:
+        weight = self.weights[name]
+        if weight.itemsize == self.compute:
+            return weight
+        if name not in self.cached_casts:
+            self.cached_casts[name] = ops.cast(self.tape, weight, self.compute)
+        return self.cached_casts[name]
+
+    def _embed(self, tokens: Value, positions: Value, table: str) -> Value:
+        tape, w, C = self.tape, self.weights, self.a.n_embd
+        return ops.add(
+            tape, ops.embedding(tape, tokens, w["embedding"], C), ops.embedding(tape, positions, w[table], C)
+        )
+
+    def _layer_norm(self, x: Value, name: str) -> Value:
+        return ops.layer_norm(self.tape, x, self.weights[name], self.rows, self.weights[name + ".bias"])
+
+    def _rms_norm(self, x: Value, name: str, rows: int) -> Value:
+        """weight * (x32 / sqrt(mean(x32**2) + eps)).to(x's dtype), with x32 a float32 copy of x."""
+        tape, itemsize = self.tape, x.itemsize
+        hidden = ops.cast(tape, x, 4)
+        variance = ops.mean_of_last(tape, ops.power(tape, hidden), rows)
+        hidden = ops.multiply(tape, hidden, ops.rsqrt(tape, ops.shift(tape, variance)))
+        return ops.multiply(tape, self.weights[name], ops.cast(tape, hidden, itemsize))
+
+    def _sdpa(self, q: Value, k: Value, v: Value) -> Value:
+        q, k, v = (ops.cast(self.tape, value, self.compute) for value in (q, k, v))
+        return ops.attention(self.tape, q, k, v, self.rows * self.a.n_head)
+
+    def _eager(self, q: Value, k: Value, v: Value, mask: Value) -> Value:
+        """transformers' eager attention; grouped keys and values are repeated to every query head first."""
+        tape = self.tape
+        keys, values = self._repeat(k), self._repeat(v)
+        weights = ops.scale(tape, self._scores(q, keys))
+        weights = ops.add(tape, weights, mask)
+        if self.a.family != "gpt2":
+            weights = ops.cast(tape, weights, 4)
+        weights = ops.softmax(tape, weights)
+        weights = ops.cast(tape, weights, v.itemsize if self.a.family == "gpt2" else q.itemsize)
+        y = self._weigh(weights, values)
+        return ops.copy(tape, y, gradient_copied=self.batch_moves) if self.heads_move else y
+
+    def _repeat(self, x: Value) -> Value:
+        groups = self.a.n_head // self.a.n_kv_head
+        return x if groups == 1 else ops.repeat(self.tape, x, groups)
+
+    def _scores(self, q: Value, k: Value) -> Value:
+        """q @ k^T: B * H * T * T elements. The factors are copied if their heads are interleaved."""
+        tape, a, plan = self.tape, self.a, self.plan
+        q, k = ops.cast(tape, q, self.compute), ops.cast(tape, k, self.compute)
+        q = ops.copy(tape, q) if self.batch_moves else q
+        if self.pairs_move:
+            k = ops.copy(tape, k)
+        return ops.matmul(tape, q, k, plan.batch * a.n_head * plan.seq_len**2)
+
+    def _weigh(self, weights: Value, v: Value) -> Value:
+        """weights @ v: B * H * T * D elements."""
+        tape, a = self.tape, self.a
+        weights, v = ops.cast(tape, weights, self.compute), ops.cast(tape, v, self.compute)
+        if self.pairs_move:
+            v = ops.copy(tape, v)
+        return ops.matmul(tape, weights, v, self.rows * a.n_head * a.head_dim)
+
+    def _cache(self, x: Value) -> Value:
+        """transformers' DynamicCache: a copy of the keys or values, kept as an output."""
+        cached = ops.copy(self.tape, x, gradient_copied=False)
+        self.outputs.append(cached)
+        return cached
+
+    def _upcast(self, logits: Value) -> Value:
+        return ops.cast(self.tape, logits, 4) if self.plan.upcast else logits
+
+    def _hugging_face_loss(self, logits: Value, targets: Value) -> Value:
+        tape, plan = self.tape, self.plan
+        if plan.holds == "outputs":
+            self.outputs.append(logits)
+        else:
+            self.outputs.clear()
+        upcast = self._upcast(logits)
+        padded = tape.constant(plan.batch * (plan.seq_len + 1), INT64)
+        shifted = tape.constant(plan.tokens, INT64)
+        loss = ops.cross_entropy(tape, upcast, shifted)
+        del padded
+        return loss

@@ -1,0 +1,131 @@
+"""measure(model, plan): run the plan's training step for real under the meter.
+
+The model is built from its configuration (MiniGPT's code, or transformers' for a Hugging Face one), trained
+for two steps, and the second is measured: the first has no optimizer state until its end. On fake tensors
+(``device="fake"``) nothing is computed and no memory is used, so any size can be measured anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from unittest import mock
+
+import torch
+
+from minigpt.memory.buckets import StepMemory
+from minigpt.memory.meter import MemoryMeter
+from minigpt.memory.plan import TrainingPlan
+
+DEVICES = ("fake", "cpu", "cuda")
+
+
+def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
+    """The memory of one training step of ``model`` (a GPTConfig or transformers configuration), metered.
+
+    Raises ValueError for a device that is not "fake", "cpu" or "cuda".
+    """
+    if device not in DEVICES:
+        raise ValueError(f"device is {device!r}; allowed: {', '.join(DEVICES)}")
+    with _tensors(device), torch.device("cpu" if device == "fake" else device):
+        module = build(model, plan)
+        return measure_module(module, plan)
+
+
+def measure_module(module: torch.nn.Module, plan: TrainingPlan) -> StepMemory:
+    """As ``measure``, for a model that is built already; its weights are trained by two steps."""
+    optimizer = make_optimizer(module, plan)
+    vocab_size = module.config.vocab_size
+    device = next(module.parameters()).device
+    tokens = torch.randint(0, vocab_size, (plan.batch, plan.seq_len), device=device)
+    targets = torch.randint(0, vocab_size, (plan.batch, plan.seq_len), device=device)
+    training_step(module, optimizer, tokens, targets, plan)
+    optimizer.zero_grad()
+    with MemoryMeter(module, optimizer, (tokens, targets)) as meter:
+        training_step(module, optimizer, tokens, targets, plan, meter.mark)
+    return meter.result()
+
+
+def training_step(module, optimizer, tokens, targets, plan: TrainingPlan, mark=lambda phase: None) -> None:
+    """Forward, backward and step as the plan says; gradients are left in place."""
+    autocast = plan.regime.autocast
+    for _ in range(plan.accumulation):
+        mark("forward")
+        cast = contextlib.nullcontext()
+        if autocast:
+            cast = torch.autocast(tokens.device.type, dtype=getattr(torch, autocast))
+        with cast:
+            loss, held = compute_loss(module, tokens, targets, plan)
+        mark("backward")
+        loss.backward()
+    mark("step")
+    optimizer.step()
+    del held
+
+
+def compute_loss(module, tokens, targets, plan: TrainingPlan):
+    """The loss, and what the loop holds besides it: all outputs or nothing."""
+    from minigpt.model import GPT, cross_entropy
+
+    if isinstance(module, GPT):
+        if plan.holds == "loss":
+            return module(tokens, targets, upcast=plan.upcast), None
+        logits = module(tokens)
+        return cross_entropy(logits, targets, upcast=plan.upcast), logits
+    outputs = module(input_ids=tokens, labels=targets, use_cache=plan.use_cache)
+    return outputs.loss, outputs if plan.holds == "outputs" else None
+
+
+def build(model, plan: TrainingPlan) -> torch.nn.Module:
+    """The model in the plan's precision and attention, on the current default device, in training mode."""
+    from minigpt.model import GPT, GPTConfig
+
+    dtype = torch.float32 if plan.regime.weights == 4 else torch.bfloat16
+    if isinstance(model, GPTConfig):
+        changed = GPTConfig(**{**model.__dict__, "attention": plan.attention})
+        with _default_dtype(dtype):  # not .to(dtype): fake parameters cannot be swapped afterwards
+            return GPT(changed)
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from minigpt.memory.architecture import KNOWN
+
+    if isinstance(model, str) and model in KNOWN:
+        model = KNOWN[model]
+    if isinstance(model, dict):
+        model = AutoConfig.for_model(**model)
+    return AutoModelForCausalLM.from_config(model, dtype=dtype, attn_implementation=plan.attention).train()
+
+
+def make_optimizer(module: torch.nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
+    """The plan's optimizer over the parameters that take a gradient."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if plan.optimizer == "sgd":
+        return torch.optim.SGD(trained, lr=1e-4)
+    loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
+    return torch.optim.AdamW(trained, lr=1e-4, **loop[plan.optimizer_loop])
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def _tensors(device: str):
+    """Fake tensors if they are asked for.
+
+    Fake tensors have no values, so transformers cannot see that a batch is not several sequences packed
+    into one, and would build a mask for that case. It is told here.
+    """
+    if device != "fake":
+        yield
+        return
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import masking_utils
+
+    with FakeTensorMode(), mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda _: None):
+        yield
