@@ -15,9 +15,8 @@ Left out: mixture-of-experts, multimodal parts, cross-attention. This file impor
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 FAMILIES = ("minigpt", "llama", "mistral", "qwen2", "qwen3", "gpt2")
@@ -69,7 +68,7 @@ class Architecture:
 
     @classmethod
     def of(cls, source) -> Architecture:
-        """Read ``source``: an Architecture, a GPTConfig, a known name, a config.json's path or contents, or an AutoConfig."""
+        """From an Architecture, a GPTConfig, a known name, a config.json (path or contents) or an AutoConfig."""
         if isinstance(source, cls):
             return source
         if isinstance(source, str) and source in KNOWN:
@@ -93,8 +92,9 @@ class Architecture:
         out = [Tensor("embedding", (V, C), "embedding")]
         if self.family in ("minigpt", "gpt2"):
             out.append(Tensor("positions", (self.context, C), "embedding"))
+        block = self.block_tensors()
         for i in range(self.n_layer):
-            out += [replace(t, name=f"blocks.{i}.{t.name}") for t in self.block_tensors()]
+            out += [Tensor(f"blocks.{i}.{t.name}", t.shape, t.kind) for t in block]
         out += self._norm("norm")
         if not self.tied:
             out.append(Tensor("head", (V, C), "head"))
@@ -137,6 +137,8 @@ def _linear(name: str, n_out: int, n_in: int, bias: bool) -> list[Tensor]:
 
 
 def _read_json(path: str) -> dict:
+    import json  # here, because the arithmetic alone must start fast
+
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:

@@ -47,17 +47,26 @@ class StepMemory:
     ``ledger``: each bucket at its own largest; ``temporary`` is what is left over at the peak. Its total
     is *not* the peak: the buckets are not all full at the same time.
     ``peak``: the buckets at the instant of the largest total. ``peak_at`` names that instant.
-    ``timeline``: (phase, ledger) after every change, in order; phases are forward, backward, step.
+    ``events``: (phase, bucket's index, change in bytes), in order; phases are before, forward, backward, step.
     ``frozen``: the part of the weights that takes no gradient.
     """
 
     ledger: Ledger
     peak: Ledger
     peak_at: str
-    timeline: tuple[tuple[str, Ledger], ...] = field(default=(), repr=False)
+    events: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
     frozen: int = 0
 
     @property
     def trainable(self) -> int:
         """Bytes of weights that take a gradient."""
         return self.ledger.weights - self.frozen
+
+    def timeline(self) -> list[tuple[str, Ledger]]:
+        """(phase, ledger) after every change inside the step."""
+        totals, points = [0] * len(BUCKETS), []
+        for phase, bucket, change in self.events:
+            totals[bucket] += change
+            if phase != "before":
+                points.append((phase, Ledger(*totals)))
+        return points

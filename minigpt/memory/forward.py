@@ -46,7 +46,7 @@ class Forward:
     # ------------------------------------------------------------ the models
 
     def _minigpt(self, tokens: Value, targets: Value) -> Value:
-        tape, w, C = self.tape, self.weights, self.a.n_embd
+        tape, w = self.tape, self.weights
         positions = tape.constant(self.plan.seq_len, INT64)
         x = self._embed(tokens, positions, "positions")
         for i in range(self.a.n_layer):
@@ -59,7 +59,7 @@ class Forward:
         return ops.cross_entropy(tape, self._upcast(logits), targets)
 
     def _minigpt_block(self, x: Value, at: str) -> Value:
-        tape, w, C = self.tape, self.weights, self.a.n_embd
+        tape, w = self.tape, self.weights
         x = ops.add(tape, x, self._minigpt_attention(ops.layer_norm(tape, x, w[at + "attn_norm"], self.rows), at))
         return ops.add(tape, x, self._minigpt_mlp(ops.layer_norm(tape, x, w[at + "mlp_norm"], self.rows), at))
 
@@ -271,7 +271,8 @@ class Forward:
         return cached
 
     def _upcast(self, logits: Value) -> Value:
-        return ops.cast(self.tape, logits, 4) if self.plan.upcast else logits
+        """In float32 if the plan says so; autocast does it by itself."""
+        return ops.cast(self.tape, logits, 4) if self.plan.upcast or self.plan.regime.autocast else logits
 
     def _hugging_face_loss(self, logits: Value, targets: Value) -> Value:
         tape, plan = self.tape, self.plan
@@ -281,7 +282,7 @@ class Forward:
             self.outputs.clear()
         upcast = self._upcast(logits)
         padded = tape.constant(plan.batch * (plan.seq_len + 1), INT64)
-        shifted = tape.constant(plan.tokens, INT64)
+        shifted = padded if plan.batch == 1 else tape.constant(plan.tokens, INT64)  # one row needs no copy
         loss = ops.cross_entropy(tape, upcast, shifted)
         del padded
         return loss

@@ -87,7 +87,8 @@ class MemoryMeter(TorchDispatchMode):
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
         self.phase = "before"
         self.live = self.peak = 0  # bytes
-        self._peak_event = 0  # how many events had happened when the peak was reached
+        self._peak_event, self._peak_at = 0, "before"  # how many events came before the peak, and what it was in
+        self._operation = ""
         self._events: list[tuple[str, _Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
         self._storages: dict[int, _Storage] = {}  # by the address of the C++ storage
         self._hooks: list = []
@@ -100,6 +101,7 @@ class MemoryMeter(TorchDispatchMode):
     # ---------------------------------------------------------------- births, deaths, saves
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._operation = func
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.add.Tensor and self._sums_in_place(*args[:2]):
             self._replace(args[0], out)
@@ -142,6 +144,7 @@ class MemoryMeter(TorchDispatchMode):
         self.live += nbytes
         if self.live > self.peak:
             self.peak, self._peak_event = self.live, len(self._events)
+            self._peak_at = f"{self.phase}, {self._operation}"
 
     def _die(self, address: int) -> None:
         storage = self._storages.pop(address, None)
@@ -233,27 +236,24 @@ class MemoryMeter(TorchDispatchMode):
         """The region's account. Raises RuntimeError inside the region: a bucket is known only at its end."""
         if not hasattr(self, "_seen"):
             raise RuntimeError("the meter is still running; call result() after its with-block")
-        totals = [0] * len(BUCKETS)
-        largest = [0] * len(BUCKETS)
-        place: dict[int, int] = {}  # where each live storage is counted, by id
-        timeline, peak, peak_at = [], Ledger(), "before"
+        totals, largest = [0] * len(BUCKETS), [0] * len(BUCKETS)
+        place: dict[_Storage, int] = {}  # the bucket each live storage is counted in
+        events, peak, frozen = [], Ledger(), 0
         for count, (phase, storage, change, saved) in enumerate(self._events[: self._seen], start=1):
-            standing = storage.bucket
-            if saved is None:  # born, dead or resized
-                bucket = standing if standing is not None else place.get(id(storage), TEMPORARY)
-                place[id(storage)] = bucket
-                totals[bucket] += change
-            elif standing is None:  # saved, or let go
-                totals[place.get(id(storage), TEMPORARY)] -= storage.nbytes
-                totals[saved] += storage.nbytes
-                place[id(storage)] = saved
-            else:
-                continue
-            largest = [max(pair) for pair in zip(largest, totals, strict=True)]
-            if phase != "before":
-                timeline.append((phase, Ledger(*totals)))
+            here = place.get(storage, TEMPORARY)
+            if saved is None:  # born, resized or dead
+                bucket = here if storage.bucket is None else storage.bucket
+                moves = [(bucket, change)]
+                frozen += change if storage.frozen else 0
+            else:  # saved, or let go
+                bucket = saved if storage.bucket is None else storage.bucket
+                moves = [(here, -storage.nbytes), (bucket, storage.nbytes)] if bucket != here else []
+            place[storage] = bucket
+            for bucket, nbytes in moves:
+                totals[bucket] += nbytes
+                largest[bucket] = max(largest[bucket], totals[bucket])
+                events.append((phase, bucket, nbytes))
             if count == self._peak_event:
-                peak, peak_at = Ledger(*totals), phase
+                peak = Ledger(*totals)
         largest[TEMPORARY] = peak.temporary
-        frozen = sum(s.nbytes for s in {id(e[1]): e[1] for e in self._events}.values() if s.frozen)
-        return StepMemory(Ledger(*largest), peak, peak_at, tuple(timeline), frozen)
+        return StepMemory(Ledger(*largest), peak, self._peak_at, tuple(events), frozen)

@@ -39,10 +39,10 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     for _ in range(plan.accumulation):
         tape.phase = "forward"
         loss = forward.loss(tokens, targets)
+        outputs, forward.outputs = forward.outputs, []  # what the last pass returned dies here
         tape.phase = "backward"
         tape.backward(loss)
-        outputs, forward.outputs = forward.outputs, []  # still alive during the optimizer's step
-        tape.doing = ""
+        tape.block = tape.doing = ""
     tape.phase = "step"
     _optimizer_step(tape, architecture, plan)
     result = tape.result(frozen=sum(storage.nbytes for storage in buffers))

@@ -104,7 +104,7 @@ class Tape:
         self.largest = [0] * len(BUCKETS)
         self.live = self.peak = 0
         self.peak_totals, self.peak_at = tuple(self.totals), ""
-        self.timeline: list[tuple[str, tuple[int, ...]]] = []
+        self.events: list[tuple[str, int, int]] = []
         self._nodes = 0
 
     def change(self, bucket: int, nbytes: int) -> None:
@@ -116,9 +116,8 @@ class Tape:
             self.largest[bucket] = totals[bucket]
         if self.live > self.peak:
             self.peak, self.peak_totals = self.live, tuple(totals)
-            self.peak_at = f"{self.phase}, {self.doing}" if self.doing else self.phase
-        if self.phase != "before":
-            self.timeline.append((self.phase, tuple(totals)))
+            self.peak_at = f"{self.phase}, {self.doing or self.block}"
+        self.events.append((self.phase, bucket, nbytes))
 
     # ------------------------------------------------------------ forward
 
@@ -234,7 +233,7 @@ class Tape:
     def result(self, frozen: int = 0) -> StepMemory:
         peak = Ledger(*self.peak_totals)
         largest = [*self.largest[:TEMPORARY], peak.temporary]
-        return StepMemory(Ledger(*largest), peak, self.peak_at, tuple(self.timeline), frozen)
+        return StepMemory(Ledger(*largest), peak, self.peak_at, tuple(self.events), frozen)
 
 
 HELD_BY_ENGINE = 3  # the pending list, _sum's argument and getrefcount's own

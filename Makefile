@@ -1,0 +1,63 @@
+# Every target sets up what it needs: once, into .venv. `make help` lists them.
+# Variables: PYTHON=python3.12   ONLY=lab02   SOURCE=labs   ARGS="-p PRESET micro"
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXTRAS := course,real,test
+export PATH := $(CURDIR)/$(BIN):$(PATH)# nbgrader calls alembic by name
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lab notebooks grade colab doctor base bench accuracy clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY=lab02 SOURCE=labs ARGS="-p NAME VALUE")
+	$(BIN)/python -m tools.run $(if $(ONLY),--only $(ONLY)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest --durations=15 $(ARGS)
+
+lab: $(READY) ## open JupyterLab at the course
+	$(BIN)/jupyter lab $(ARGS)
+
+notebooks: $(READY) ## make lessons/, labs/ and solutions/ from content/
+	$(BIN)/python -m tools.build $(ARGS)
+
+grade: $(READY) ## grade build/grading/submitted/STUDENT/LAB/
+	$(BIN)/python -m tools.grade $(ARGS)
+
+colab: $(READY) ## make notebooks that carry the package, for Colab, in build/colab/
+	$(BIN)/python -m tools.colab $(ARGS)
+
+doctor: $(READY) ## look at Python, packages, GPU, disk and memory
+	$(BIN)/python -m tools.doctor
+
+base: $(READY) ## train the small base model that ships with the package
+	$(BIN)/python -m minigpt.base $(ARGS)
+
+bench: $(READY) ## compare MiniGPT and the meter with other libraries: speed and memory
+	$(BIN)/python -m tools.bench_speed
+	$(BIN)/python -m tools.bench_memory
+
+accuracy: $(READY) ## compare predicted with measured bytes over many models and plans
+	$(BIN)/python -m tools.accuracy $(ARGS)
+
+clean: ## remove .venv and what lies in build/, except build/grading/
+	rm -rf $(VENV)
+	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name grading -exec rm -rf {} +
+
+# The stamp is written last, so that an interrupted set-up starts again from nothing.
+$(READY): pyproject.toml constraints.txt
+	@start=$$(date +%s); \
+	python=$$(bash tools/find_python.sh "$(PYTHON)") || exit 1; \
+	if [ ! -e $@ ]; then rm -rf $(VENV); fi; rm -f $@; \
+	echo "Setting up .venv with $$python: a few minutes, once."; \
+	{ [ -d $(VENV) ] || "$$python" -m venv $(VENV); } && \
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip && \
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' || exit 1; \
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt --group unsloth || \
+	  echo "Unsloth could not be installed: its part of the labs will be missing, everything else runs."; \
+	touch $@; echo "Set up in $$(( $$(date +%s) - start )) s."

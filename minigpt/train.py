@@ -1,0 +1,273 @@
+"""One training loop for every method: full fine-tuning, adapters, quantized bases.
+
+A step takes ``accumulation`` micro-batches and makes one update. The loss of a step is the mean over all target tokens
+of all its micro-batches,
+
+    loss = sum_i n_i * loss_i / sum_i n_i        n_i target tokens and mean loss_i in micro-batch i
+
+so that accumulation equals the big batch even when answers differ in length. (The mean of the loss_i does not: many
+libraries had this wrong until 2024.) Only parameters with ``requires_grad`` are trained.
+
+A checkpoint holds the model, the optimizer, the loss scale, the random state and the history. Batch number i depends
+on the seed and i alone (see ``minigpt.data``), so a resumed run sees the same batches and gives the same losses.
+
+Left out: several devices, weight decay groups, early stopping.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from minigpt.data import Batch
+from minigpt.memory.plan import PRECISIONS
+from minigpt.model import IGNORE
+from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast, check_precision, weight_dtype
+
+SCHEDULES = ("cosine", "constant")
+SMALLEST_SHARE = 0.1  # of the learning rate, where the cosine ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """How to train. Raises ValueError for a value that is not allowed."""
+
+    steps: int  # optimizer updates
+    lr: float = 1e-3  # largest learning rate
+    schedule: str = "cosine"  # "cosine" falls to a tenth of lr; "constant" does not fall
+    warmup: int = 0  # steps of linear rise from 0 before the schedule starts
+    accumulation: int = 1  # micro-batches in a step
+    clip: float | None = 1.0  # largest norm of the gradient; None leaves it alone
+    weight_decay: float = 0.0
+    precision: str = "fp32"  # one of minigpt.memory.plan.PRECISIONS
+    eval_every: int = 0  # steps between evaluations; 0: only before the first and after the last
+    checkpoint_every: int = 0  # steps between checkpoints; 0: only after the last
+    seed: int = 0  # of what is random inside the model, such as dropout
+
+    def __post_init__(self) -> None:
+        for name, least in dict(steps=1, warmup=0, accumulation=1, eval_every=0, checkpoint_every=0, seed=0).items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
+        for name in ("lr", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a number of at least 0")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip!r}; it must be above 0, or None")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {self.schedule!r}; allowed: {', '.join(SCHEDULES)}")
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup is {self.warmup}; it must be less than steps, which is {self.steps}")
+        check_precision(self.precision)
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of step 0, 1, ... steps - 1."""
+        if step < self.warmup:
+            return self.lr * (step + 1) / (self.warmup + 1)
+        if self.schedule == "constant":
+            return self.lr
+        done = (step - self.warmup) / (self.steps - self.warmup)
+        return self.lr * (SMALLEST_SHARE + (1 - SMALLEST_SHARE) * (1 + math.cos(math.pi * done)) / 2)
+
+
+@dataclass
+class History:
+    """What happened, step by step. Losses are means over target tokens, in nats."""
+
+    losses: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)  # before clipping; empty where clip is None
+    validation: list[tuple[int, float]] = field(default_factory=list)  # (steps done, loss), the first before training
+    tokens: int = 0  # that went through the model in training, padding included
+    seconds: float = 0.0  # of training, evaluation and checkpoints left out
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def train(
+    model: nn.Module,
+    batches: Any,
+    plan: TrainPlan,
+    *,
+    validation: Iterable[Batch] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    on_step: Callable[[int, History], None] | None = None,
+) -> History:
+    """Train ``model`` in place, where it is. ``model(tokens, targets)`` must return the mean loss.
+
+    ``batches[i]`` gives (tokens, targets), each (B, T). ``validation`` is a finite set of such batches.
+    ``optimizer`` replaces the plan's AdamW; its learning rate still follows the plan. ``on_step(steps_done, history)``
+    is called after each step. With ``checkpoint``, a file is written; with ``resume``, training goes on from it.
+    Raises ValueError if nothing is trainable, weights have another dtype than the precision says, a batch has no
+    target, or the checkpoint is missing or belongs to another plan.
+    """
+    device = next(model.parameters()).device
+    parameters = trainable(model, plan.precision)
+    optimizer = optimizer or make_optimizer(parameters, plan)
+    scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "fp16-autocast")  # fp16 gradients underflow
+    torch.manual_seed(plan.seed)
+    if device.type == "cpu":
+        torch.set_flush_denormal(True)  # tiny numbers cost a CPU a hundred times more than others
+    history = load_checkpoint(checkpoint, model, optimizer, scaler, plan) if resume else History()
+    first = len(history.losses)
+    if validation is not None and not history.validation:
+        history.validation.append((0, evaluate(model, validation, plan.precision)))
+
+    model.train()
+    bar = tqdm(range(first, plan.steps), initial=first, total=plan.steps, unit="step", disable=not progress)
+    for step in bar:
+        started = time.perf_counter()
+        lr = plan.learning_rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+
+        window = [_batch(batches, step * plan.accumulation + i, plan, device) for i in range(plan.accumulation)]
+        counts = [count_targets(targets) for _, targets in window]
+        loss = 0.0
+        for (tokens, targets), count in zip(window, counts):
+            with autocast(plan.precision, device):
+                part = model(tokens, targets) * (count / sum(counts))  # a scalar
+            scaler.scale(part).backward()
+            loss += part.item()
+
+        if plan.clip is not None:
+            scaler.unscale_(optimizer)
+            history.gradient_norms.append(nn.utils.clip_grad_norm_(parameters, plan.clip).item())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+        history.losses.append(loss)
+        history.learning_rates.append(lr)
+        history.tokens += sum(tokens.numel() for tokens, _ in window)
+        history.seconds += time.perf_counter() - started
+        bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        done = step + 1
+        if validation is not None and (done == plan.steps or plan.eval_every and done % plan.eval_every == 0):
+            history.validation.append((done, evaluate(model, validation, plan.precision)))
+        if on_step is not None:
+            on_step(done, history)
+        if checkpoint and (done == plan.steps or plan.checkpoint_every and done % plan.checkpoint_every == 0):
+            save_checkpoint(checkpoint, model, optimizer, scaler, plan, history)
+    return history
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Batch], precision: str = "fp32") -> float:
+    """The mean loss over all target tokens of ``batches``, in nats; the model is left in the mode it was in."""
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    total, count = 0.0, 0
+    for batch in batches:
+        tokens, targets = _to(batch, device)
+        n = count_targets(targets)
+        with autocast(precision, device):
+            total += model(tokens, targets).item() * n
+        count += n
+    model.train(was_training)
+    if not count:
+        raise ValueError("the validation set has no batch")
+    return total / count
+
+
+def bits_per_byte(nats: float) -> float:
+    """A loss in nats per token as bits per byte: the course's tokens are bytes."""
+    return nats / math.log(2)
+
+
+def trainable(model: nn.Module, precision: str) -> list[Tensor]:
+    """The parameters that take a gradient. Raises ValueError if there is none, or one has the wrong dtype."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not named:
+        raise ValueError("the model has no parameter with requires_grad; there is nothing to train")
+    wanted = weight_dtype(precision)
+    for name, p in named:
+        if p.dtype != wanted:
+            raise ValueError(
+                f"precision is {precision!r}, which trains {wanted} weights, but {name} is {p.dtype}; "
+                f"call model.to({wanted}) or take another precision"
+            )
+    return [p for _, p in named]
+
+
+def make_optimizer(parameters: list[Tensor], plan: TrainPlan) -> torch.optim.Optimizer:
+    """AdamW with the state that the plan's precision asks for."""
+    options = dict(lr=plan.lr, weight_decay=plan.weight_decay)
+    precision = PRECISIONS[plan.precision]
+    if precision.weights == 2 and precision.moments == 8:
+        gradients = MASTER_GRADIENTS.get(plan.precision, "16")
+        return MasterAdamW(parameters, gradients=gradients, master=precision.master > 0, **options)
+    return torch.optim.AdamW(parameters, **options)
+
+
+def count_targets(targets: Tensor) -> int:
+    """Targets that add to the loss. Raises ValueError if there is none: the mean loss would be 0 / 0."""
+    count = int((targets != IGNORE).sum())
+    if not count:
+        raise ValueError(f"a batch of shape {tuple(targets.shape)} has no target token: all are {IGNORE}")
+    return count
+
+
+def save_checkpoint(path, model, optimizer, scaler, plan: TrainPlan, history: History) -> None:
+    """Write the state of a run to ``path``, whole or not at all."""
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scaler": scaler.state_dict(),
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state_all(),
+        "plan": asdict(plan),
+        "history": asdict(history),
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        torch.save(state, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path, model, optimizer, scaler, plan: TrainPlan) -> History:
+    """Put a run back where ``save_checkpoint`` left it. Raises ValueError if there is no such file, or another plan."""
+    if path is None or not Path(path).is_file():
+        raise ValueError(f"checkpoint is {path and str(path)!r}; to resume, it must be a file that train() wrote")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for name, value in asdict(plan).items():
+        if state["plan"].get(name) != value:
+            raise ValueError(f"{name} is {value!r}, but the checkpoint's plan has {state['plan'].get(name)!r}")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
+    torch.set_rng_state(state["random"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["random_cuda"])
+    return History(**state["history"])
+
+
+def _batch(batches: Any, i: int, plan: TrainPlan, device: torch.device) -> Batch:
+    try:
+        return _to(batches[i], device)
+    except IndexError:
+        needed = f"{plan.steps} steps need {plan.steps * plan.accumulation} micro-batches"
+        raise ValueError(f"batches ended at number {i}; {needed}") from None
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    tokens, targets = batch
+    return tokens.to(device), targets.to(device)

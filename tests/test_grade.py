@@ -1,0 +1,243 @@
+"""Grading a tiny lab with nbgrader itself, and the repairs that come before it.
+
+The lab has two exercises (2 and 3 points). Seven people hand in: one kills the kernel, and its name comes first.
+"""
+
+import csv
+import json
+import os
+import shutil
+import warnings
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools import ROOT, grade
+from tools.submission import check, find, read, repair
+
+LAB = "lab01-tiny"
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+HIDDEN = "### BEGIN HIDDEN TESTS\nassert double(5) == 10\n### END HIDDEN TESTS"
+ANSWERS = {"double": "return 2 * x", "square": "return x * x"}
+
+
+def graded(name: str, source: str, points: int | None = None):
+    metadata = {"schema_version": 3, "grade_id": name, "cell_type": "code", "task": False}
+    metadata |= {"grade": points is not None, "solution": points is None, "locked": points is not None}
+    return new_code_cell(source, id=name, metadata={"nbgrader": metadata | ({"points": points} if points else {})})
+
+
+def answer(name: str, body: str):
+    return graded(name, f"def {name}(x):\n    ### BEGIN SOLUTION\n    {body}\n    ### END SOLUTION")
+
+
+def source_notebook():
+    cells = [
+        new_markdown_cell("# A tiny lab", id="title"),
+        new_code_cell("import math", id="imports"),
+        answer("double", ANSWERS["double"]),
+        graded("double-check", f"assert double(2) == 4\n{HIDDEN}", 2),
+        answer("square", ANSWERS["square"]),
+        graded("square-check", "assert square(3) == 9", 3),
+    ]
+    return new_notebook(cells=cells, metadata=KERNEL)
+
+
+def solved(notebook, *names: str, body: str | None = None):
+    """A copy of the student version with these exercises answered."""
+    notebook = deepcopy(notebook)
+    for name in names:
+        cell = next(cell for cell in notebook.cells if cell.id == name)
+        cell.source = f"def {name}(x):\n    {body or ANSWERS[name]}"
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory) -> tuple[Path, nbformat.NotebookNode]:
+    """A course with one lab, made by nbgrader from its source, and the student version."""
+    root = tmp_path_factory.mktemp("course")
+    shutil.copy(ROOT / "nbgrader_config.py", root)
+    source = root / "solutions" / LAB / f"{LAB}.ipynb"
+    source.parent.mkdir(parents=True)
+    nbformat.write(source_notebook(), source)
+    return root, read(grade.release(root, LAB))
+
+
+def hand_in(root: Path, student: str, notebook, name: str = f"{LAB}.ipynb") -> Path:
+    path = root / grade.FOLDER / student / LAB / name
+    path.parent.mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of them are broken on purpose
+        path.write_text(json.dumps(notebook))
+    return path
+
+
+@pytest.fixture(scope="module")
+def grades(course):
+    """{student: Grade} and the command's exit code."""
+    root, student_version = course
+    hand_in(root, "a-killer", solved(student_version, "double", body="import os; os._exit(137)"))
+    hand_in(root, "instructor", source_notebook())
+    hand_in(root, "untouched", student_version)
+    hand_in(root, "half", solved(student_version, "square"))
+    copied = solved(student_version, "double", "square")
+    position = next(i for i, cell in enumerate(copied.cells) if cell.id == "double")
+    copied.cells.insert(position, solved(student_version, "double", body="return 3 * x").cells[position])
+    copied.cells.append(deepcopy(copied.cells[-1]))
+    hand_in(root, "copied", copied)
+    stripped = solved(student_version, "double")
+    stripped.nbformat_minor = 4
+    for cell in stripped.cells:
+        cell.metadata = {}
+        del cell["id"]
+    hand_in(root, "stripped", stripped, "lab01-tiny (1).ipynb")
+    hand_in(root, "not-a-notebook", {"cells": 3})
+    code = grade.main(["--root", str(root)])
+    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+        return {row["student"]: row for row in csv.DictReader(file)}, code
+
+
+@pytest.mark.parametrize(
+    "student, score",
+    [("instructor", 5), ("untouched", 0), ("half", 3), ("copied", 5), ("stripped", 2)],
+)
+def test_everyone_gets_the_points_they_earned(grades, student, score):
+    row = grades[0][student]
+    assert (row["status"], float(row["score"]), float(row["max_score"])) == ("graded", score, 5), row["notes"]
+
+
+def test_who_cannot_be_graded_has_a_stated_result_and_stops_nobody(grades):
+    rows, code = grades
+    assert code == 1 and len(rows) == 7
+    for student, reason in (("a-killer", "its code ended the kernel"), ("not-a-notebook", "is not a notebook")):
+        assert rows[student]["status"] == "failed" and rows[student]["score"] == ""
+        assert reason in rows[student]["notes"]
+
+
+def test_repairs_are_reported_and_the_original_is_kept(course, grades):
+    assert "double was there 2 times" in grades[0]["copied"]["notes"]
+    assert "lab01-tiny (1).ipynb was taken for lab01-tiny.ipynb" in grades[0]["stripped"]["notes"]
+    assert "the nbgrader metadata of every cell was gone" in grades[0]["stripped"]["notes"]
+    original = json.loads((course[0] / grade.FOLDER / "stripped" / LAB / "lab01-tiny (1).ipynb").read_text())
+    assert all(cell["metadata"] == {} for cell in original["cells"])
+
+
+def test_points_of_each_exercise_and_feedback_are_written(course, grades):
+    with open(course[0] / grade.GRADING / "points.csv", newline="") as file:
+        points = {(row["student"], row["exercise"]): float(row["score"]) for row in csv.DictReader(file)}
+    assert points["half", "double-check"] == 0 and points["half", "square-check"] == 3
+    page = course[0] / grade.GRADING / "feedback" / "half" / LAB / f"{LAB}.html"
+    assert "NotImplementedError" in page.read_text()
+    assert not (course[0] / "labs").exists()  # grading leaves the committed student version alone
+
+
+def test_grading_one_keeps_the_others_scores(course, grades):
+    root = course[0]
+    assert grade.main(["--root", str(root), "--student", "not-a-notebook"]) == 1
+    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+        assert {row["student"]: row for row in csv.DictReader(file)} == grades[0]
+
+
+def test_nothing_submitted_is_one_sentence(tmp_path, capsys):
+    assert grade.main(["--root", str(tmp_path)]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1 and "build/grading/submitted/STUDENT/LAB" in complaint
+
+
+def test_a_wrong_name_says_what_there_is(course, grades, capsys):
+    assert grade.main(["--root", str(course[0]), "--student", "nobody"]) == 2
+    assert "--student is 'nobody'; build/grading/submitted has a-killer, copied" in capsys.readouterr().err
+
+
+# Repairs, one kind at a time. The oracle is the student version: each graded cell once, in its place.
+
+
+def ids(notebook) -> list[str]:
+    return [cell.metadata.nbgrader.grade_id for cell in notebook.cells if "nbgrader" in cell.metadata]
+
+
+def test_a_good_submission_is_left_alone(course):
+    notebook = solved(course[1], "double")
+    repaired, notes = repair(deepcopy(notebook), course[1])
+    assert notes == [] and repaired == notebook
+
+
+@pytest.mark.parametrize("name", ["double", "double-check", "square", "square-check"])
+def test_a_deleted_cell_comes_back_in_its_place(course, name):
+    notebook = deepcopy(course[1])
+    notebook.cells = [cell for cell in notebook.cells if cell.id != name]
+    repaired, notes = repair(notebook, course[1])
+    assert repaired.cells == course[1].cells and f"{name} was deleted" in notes[0]
+
+
+def test_a_split_answer_keeps_every_line(course):
+    notebook = solved(course[1], "double")
+    i = next(i for i, cell in enumerate(notebook.cells) if cell.id == "double")
+    first = deepcopy(notebook.cells[i])
+    first.update(id="split", source="factor = 2")
+    notebook.cells.insert(i, first)
+    repaired, notes = repair(notebook, course[1])
+    assert ids(repaired) == ids(course[1]) and "double was there 2 times" in notes[0]
+    assert [cell.source for cell in repaired.cells][i] == "factor = 2"
+
+
+@pytest.mark.parametrize("lost", ["metadata", "metadata and id", "metadata, id and name"])
+def test_an_answer_without_metadata_is_recognized(course, lost):
+    notebook = solved(course[1], "square")
+    cell = next(cell for cell in notebook.cells if cell.id == "square")
+    cell.metadata = {}
+    if "id" in lost:
+        cell.id = "another"
+    if "name" in lost:
+        cell.source = "square = lambda x: x * x"
+    repaired, notes = repair(notebook, course[1])
+    assert ids(repaired) == ids(course[1]) and notes == ["square had lost its metadata"]
+    assert "nbgrader" in cell.metadata and any(cell is other for other in repaired.cells)
+
+
+def test_points_set_by_the_student_are_set_back(course):
+    notebook = deepcopy(course[1])
+    notebook.cells[-1].metadata.nbgrader.points = 100
+    repaired, _ = repair(notebook, course[1])
+    assert repaired.cells[-1].metadata.nbgrader.points == 3
+
+
+def test_injected_parameters_are_left_out(course):
+    notebook = deepcopy(course[1])
+    notebook.cells.insert(1, new_code_cell("PRESET = 'small'", metadata={"tags": ["injected-parameters"]}))
+    repaired, notes = repair(notebook, course[1])
+    assert repaired.cells == course[1].cells and notes == ["papermill's injected parameters were left out"]
+
+
+def test_a_cell_of_another_lab_is_ordinary(course):
+    notebook = deepcopy(course[1])
+    notebook.cells.append(graded("foreign", "1 + 1", 7))
+    repaired, notes = repair(notebook, course[1])
+    assert ids(repaired) == ids(course[1]) and notes == ["foreign is no cell of this lab; it is an ordinary cell now"]
+
+
+def test_another_notebook_is_refused(course):
+    with pytest.raises(ValueError, match="none of the lab's cells"):
+        repair(new_notebook(cells=[new_code_cell("print('hello')")]), course[1])
+
+
+def test_no_notebook_and_several(course, tmp_path):
+    with pytest.raises(ValueError, match="no notebook in its folder; expected lab.ipynb"):
+        find(tmp_path, "lab.ipynb")
+    for i, name in enumerate(("b.ipynb", "a.ipynb")):
+        (tmp_path / name).write_text("{}")
+        os.utime(tmp_path / name, (i, i))
+    assert find(tmp_path, "lab.ipynb") == (tmp_path / "a.ipynb", ["a.ipynb, the newest of 2, was taken for lab.ipynb"])
+    (tmp_path / "lab.ipynb").write_text("{}")
+    assert find(tmp_path, "lab.ipynb") == (tmp_path / "lab.ipynb", [])
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", "[]", '{"nbformat": 4}', '{"nbformat": 4, "cells": [1]}'])
+def test_a_broken_file_is_refused_in_one_sentence(course, tmp_path, text):
+    (tmp_path / "lab.ipynb").write_text(text)
+    with pytest.raises(ValueError, match="^lab.ipynb is not a notebook: ") as refusal:
+        check(tmp_path, tmp_path / "lab.ipynb", tmp_path / "out.ipynb")
+    assert "\n" not in str(refusal.value) and not (tmp_path / "out.ipynb").exists()

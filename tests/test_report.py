@@ -1,0 +1,226 @@
+"""Readings, the report that shows them, and notebooks as HTML: all readable with no network at all."""
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from minigpt import readings
+from minigpt.memory.architecture import Architecture
+from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.plan import TrainingPlan
+from minigpt.readings import load_readings, not_on_cpu, read_reading, save_reading
+from tools import report
+from tools.notebook_html import mathml, to_html
+
+PREDICTED = StepMemory(Ledger(400, 400, 800, 3000, 50), Ledger(400, 0, 800, 3000, 50), "end of forward", frozen=100)
+MEASURED = StepMemory(Ledger(400, 400, 800, 3100, 60), Ledger(400, 0, 800, 3100, 60), "end of forward", frozen=100)
+EXTRA = {
+    "validation": {"before": 5.5, "after": 1.25},
+    "curve": {"train": [[0, 5.5], [10, 2.0]], "validation": [[0, 5.6], [10, 1.25]]},
+    "samples": [{"prompt": "def read_", "before": "<zz>", "after": "text(path):"}],
+}
+
+
+def save(folder, case="nano, fp32", **changes):
+    values = dict(lab="lab02", device="cpu", instrument="MemoryMeter", predicted=PREDICTED, measured=MEASURED)
+    values |= dict(architecture=Architecture.of("gpt2"), plan=TrainingPlan(batch=4))
+    return save_reading(folder, case=case, **(values | changes))
+
+
+class Loads(HTMLParser):
+    """Everything that a browser would fetch for a page: sources, style sheets, imports. Links are not fetched."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found = re.findall(r"@import[^;]*|url\((?!['\"]?(?:data:|#))[^)]*\)", page)
+        self.ids: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        for name in ("src", "srcset", "data", "poster") + (("href",) if tag in ("link", "image", "base") else ()):
+            if values.get(name) and not values[name].startswith("data:"):
+                self.found.append(f"{tag} {name}={values[name]}")
+        if tag in ("script", "iframe"):
+            self.found.append(tag)
+        if tag == "a":
+            self.ids.append(values.get("href"))
+
+
+def test_a_reading_comes_back_as_it_was_saved(tmp_path):
+    path = save(tmp_path / "new folder", extra=EXTRA)
+    assert path.name == "lab02-nano-fp32.json"
+    reading = read_reading(path)
+    assert (reading.predicted, reading.measured, reading.extra) == (PREDICTED, MEASURED, EXTRA)
+    assert Architecture(**reading.architecture) == Architecture.of("gpt2")
+    assert TrainingPlan(**reading.plan) == TrainingPlan(batch=4)
+    assert load_readings(tmp_path / "new folder") == [reading] and load_readings(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"lab": ""}, "lab is ''"),
+        ({"predicted": {"weights": 3}}, "predicted is a dict; it must be a StepMemory"),
+        ({"extra": {"loss": float("nan")}}, "cannot be written as JSON"),
+        ({"extra": {"loss": {1}}}, "cannot be written as JSON"),
+    ],
+)
+def test_a_wrong_reading_is_refused_and_nothing_is_written(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        save(tmp_path, **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_reading_and_no_rest(tmp_path, monkeypatch):
+    path = save(tmp_path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(readings.os, "replace", full)
+    with pytest.raises(ValueError, match="No space left on device"):
+        save(tmp_path, measured=None)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda text: text[:40], "not valid JSON"),
+        (lambda text: "[1]", "format must be 1"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "format must be 1"),
+        (lambda text: text.replace('"peak_at"', '"peak_when"'), "'peak_at' is missing"),
+        (lambda text: text.replace('"weights": 400', '"weights": 400.5', 1), "integer bytes"),
+        (lambda text: text.replace('"weights": 400', '"heights": 400', 1), "integer bytes"),
+    ],
+)
+def test_a_broken_reading_is_named(tmp_path, change, words):
+    path = save(tmp_path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=words) as refusal:
+        load_readings(tmp_path)
+    assert path.name in str(refusal.value)
+
+
+def test_what_a_cpu_could_not_do_is_said_and_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("LEDGER_READINGS", raising=False)
+    not_on_cpu("time it")  # says it, even where nobody collects
+    monkeypatch.setenv("LEDGER_READINGS", str(tmp_path))
+    monkeypatch.setenv("LEDGER_NOTEBOOK", "lab02-x")
+    not_on_cpu("train on all pairs")
+    assert capsys.readouterr().out == "Not on a CPU: time it\nNot on a CPU: train on all pairs\n"
+    written = (tmp_path / readings.NOT_ON_CPU).read_text()
+    assert json.loads(written) == {"notebook": "lab02-x", "what": "train on all pairs"}
+
+
+@pytest.mark.parametrize(
+    "predicted, measured, words",
+    [(5, 5, "exact"), (0, 0, "exact"), (7, 0, "+7 B"), (99, 100, "-1.00%"), (100_001, 100_000, "+1 B")],
+)
+def test_errors_in_words(predicted, measured, words):
+    assert report.error(predicted, measured) == words
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A runner's folder with two notebooks, one failed, and three readings, one of them not measured."""
+    folder = tmp_path / "run"
+    save(folder / "readings", extra=EXTRA)
+    save(folder / "readings", case="<b>bold</b>", measured=PREDICTED)
+    save(folder / "readings", case="on a card", measured=None)
+    not_on_cpu("train on all pairs", folder / "readings")
+    common = dict(kind="lab", seconds=30, minutes_budget=1, ram=5 * 10**8, ram_budget=10**9, vram=None)
+    common |= dict(vram_budget=2 * 10**9, parameters={"SEED": 1}, fingerprint="")
+    notebooks = [
+        dict(common, name="01-good", title="Good", status="passed", problems=[]),
+        dict(common, name="lab02-bad", title="Bad", status="failed", problems=["cell 3 failed with KeyError: 'x'"]),
+    ]
+    facts = dict(python="3.11", system="Linux", cpu="a CPU", cores=2, ram=2**34, gpu=None, vram=None)
+    facts["packages"] = {"torch": "2.13.0", "unsloth": None}
+    results = {"environment": facts, "finished": "2026-01-01 10:00", "notebooks": notebooks}
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "01-good.html").write_text("<p>the executed notebook</p>")
+    return folder
+
+
+def test_the_report_is_one_page_that_fetches_nothing(run_folder, tmp_path):
+    path, broken = report.build(run_folder, tmp_path / "report")
+    page = path.read_text()
+    loads = Loads(page)
+    assert broken == [] and loads.found == []
+    assert loads.ids == ["../run/01-good.html"]  # the one notebook that is there
+    assert (path.parent / loads.ids[0]).exists()
+    assert os.listdir(path.parent) == ["index.html"]
+
+
+def test_the_report_says_what_happened(run_folder, tmp_path):
+    page = report.build(run_folder, tmp_path / "report")[0].read_text()
+    assert "predicted to within 2.53%" in page and "all 2 steps" in page  # 4250 of 4360 bytes is 2.523% less
+    said = ("1 of 2 notebooks passed", "KeyError", "dry run on a CPU", "train on all pairs", "unsloth not installed")
+    for words in said:
+        assert words in page, words
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page and "<b>bold</b>" not in page
+    assert "5.500 before, 1.250 after" in page and "&lt;zz&gt;" in page
+    assert page.count('<svg role="img"') == 1 and all(f"background:{report.COLORS[name]}" in page for name in BUCKETS)
+
+
+def test_bars_of_one_model_share_a_scale(run_folder):
+    found = [read_reading(path) for path in sorted((run_folder / "readings").glob("*.json"))]
+    widths = {
+        (reading.case, bar["label"]): sum(percent for _, _, percent in bar["parts"])
+        for group in report.bars(found)
+        for reading, bars in group["pairs"]
+        for bar in bars
+    }
+    assert len(report.bars(found)) == 1 and len(widths) == 5  # one of the three was not measured
+    assert max(widths.values()) == pytest.approx(100)
+    assert widths["nano, fp32", "predicted"] / widths["nano, fp32", "measured"] == pytest.approx(4250 / 4360)
+
+
+def test_a_broken_reading_is_shown_and_fails_the_report(run_folder, tmp_path, capsys):
+    (run_folder / "readings" / "lab09-broken.json").write_text("{")
+    assert report.main(["--run", str(run_folder), "--output", str(tmp_path / "report")]) == 1
+    assert "lab09-broken.json" in (tmp_path / "report" / "index.html").read_text()
+    assert "lab09-broken.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content, words", [(None, "no results in"), ("{", "not a runner's record"), ("[]", "not a")])
+def test_a_report_of_nothing_is_one_sentence(tmp_path, capsys, content, words):
+    if content is not None:
+        (tmp_path / "results.json").write_text(content)
+    assert report.main(["--run", str(tmp_path), "--output", str(tmp_path / "report")]) == 2
+    complaint = capsys.readouterr().err
+    assert words in complaint and complaint.count("\n") == 1 and not (tmp_path / "report").exists()
+
+
+def test_a_notebook_page_fetches_nothing_and_draws_formulas(tmp_path):
+    badge = "[![Open in Colab](https://example.org/badge.svg)](https://example.org/x)"
+    text = f"# Title\n{badge}\n\nInline $16 N$ bytes, and\n\n$$\\frac{{a}}{{b}}$$\n\n"
+    text += "\\begin{align}a &= b\\end{align}\n\n```\n$5 and $6 are prices\n```\n\n```mermaid\ngraph LR\n```"
+    outputs = [
+        new_output("display_data", data={"application/javascript": "alert(1)", "text/plain": "plain instead"}),
+        new_output("display_data", data={"text/html": "<script src='https://example.org/a.js'></script><i>kept</i>"}),
+        new_output("display_data", data={"text/latex": "$$x^2$$"}),
+        new_output("display_data", data={"text/markdown": "and $y_1$", "text/plain": ""}),
+    ]
+    cells = [new_markdown_cell(text), new_code_cell("1 + 1", outputs=outputs, execution_count=1)]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "n.ipynb")
+    to_html(tmp_path / "n.ipynb", tmp_path / "n.html")
+    page = (tmp_path / "n.html").read_text()
+    assert Loads(page).found == []
+    assert page.count("<math") == 5 and "<mfrac>" in page
+    for words in ("Open in Colab", "plain instead", "<i>kept</i>", "$5 and $6 are prices"):
+        assert words in page, words
+
+
+def test_a_formula_that_cannot_be_drawn_stays_readable():
+    assert mathml(r"\sqrt", "inline") == r"<code>\sqrt</code>"
+    aligned = mathml(r"\begin{aligned} a &= 1 \\ b &= 2 \end{aligned}", "block")
+    assert aligned.count("<mtr>") == 2 and "&amp;" not in aligned

@@ -1,0 +1,198 @@
+"""The report of a run: one page, ``build/report/index.html``, that asks the network for nothing.
+
+It takes the readings that the notebooks saved and the runner's ``results.json`` and shows predicted beside
+measured: as a table, and as bars of the instant of the peak. ``python -m tools.report`` builds it again.
+
+An error is (predicted - measured) / measured. Left out: timelines, which are in the executed notebooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from math import ceil
+from pathlib import Path
+
+import jinja2
+
+from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.units import GB, MB, gb, gib, mb
+from minigpt.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
+
+HERE = Path(__file__).resolve().parent
+COLORS = {  # told apart in every common kind of colour blindness (Paul Tol's "bright")
+    "weights": "#4477aa",
+    "gradients": "#66ccee",
+    "optimizer": "#228833",
+    "activations": "#ccbb44",
+    "temporary": "#bbbbbb",
+}
+LINES = {"train": "#9aa5b1", "validation": "#4477aa"}
+
+
+def error(predicted: int, measured: int) -> str:
+    """How far off a prediction is, in words short enough for a table."""
+    if predicted == measured:
+        return "exact"
+    if measured == 0:
+        return f"{predicted:+,} B"
+    percent = 100 * (predicted - measured) / measured
+    return f"{percent:+.2f}%" if abs(percent) >= 0.01 else f"{predicted - measured:+,} B"
+
+
+def table(reading: Reading) -> dict:
+    """One reading's three rows: predicted, measured, error; a column a bucket, and the peak."""
+    predicted = [*reading.predicted.ledger.as_dict().values(), reading.predicted.peak.total]
+    scale, unit = (GB, "GB") if max(predicted) >= GB else (MB, "MB")
+    rows = [("predicted", [f"{size / scale:,.3f}" for size in predicted])]
+    if reading.measured is None:
+        rows.append(("measured", []))
+    else:
+        measured = [*reading.measured.ledger.as_dict().values(), reading.measured.peak.total]
+        rows.append(("measured", [f"{size / scale:,.3f}" for size in measured]))
+        rows.append(("error", [error(*pair) for pair in zip(predicted, measured, strict=True)]))
+    return {"reading": reading, "unit": unit, "rows": rows}
+
+
+def bars(readings: list[Reading]) -> list[dict]:
+    """Readings of one architecture together, on one scale: predicted above measured, at the instant of the peak."""
+    groups: dict[str, list[Reading]] = {}
+    for reading in readings:
+        groups.setdefault(json.dumps(reading.architecture, sort_keys=True), []).append(reading)
+    out = []
+    for group in groups.values():
+        pairs = [(r, [("predicted", r.predicted), *([("measured", r.measured)] if r.measured else [])]) for r in group]
+        longest = max(memory.peak.total for _, pair in pairs for _, memory in pair) or 1
+        show = gb if longest >= GB else mb
+        drawn = [(reading, [bar(label, memory, longest, show) for label, memory in pair]) for reading, pair in pairs]
+        out.append({"name": model(group[0].architecture), "longest": show(longest), "pairs": drawn})
+    return out
+
+
+def bar(label: str, memory, longest: int, show) -> dict:
+    parts = [(name, size, 100 * size / longest) for name, size in memory.peak.as_dict().items() if size]
+    text = ", ".join(f"{name} {show(size)}" for name, size, _ in parts)
+    return {
+        "label": label, "parts": parts, "total": show(memory.peak.total), "at": memory.peak_at,
+        "text": f"{label} peak {show(memory.peak.total)} at {memory.peak_at}: {text}",
+    }  # fmt: skip
+
+
+def model(architecture: dict) -> str:
+    """'minigpt, 4 layers, 128 wide', from an architecture's fields."""
+    names = (("n_layer", "layers"), ("n_embd", "wide"))
+    sizes = [f"{architecture[key]:,} {word}" for key, word in names if key in architecture]
+    return ", ".join([architecture.get("family", "a model"), *sizes])
+
+
+def finding(readings: list[Reading]) -> str:
+    """The one sentence on top."""
+    measured = [r for r in readings if r.measured is not None]
+    if not measured:
+        return "Nothing has been measured yet."
+    worst = max(abs(r.predicted.peak.total / (r.measured.peak.total or 1) - 1) for r in measured)
+    static = all(
+        getattr(r.predicted.ledger, name) == getattr(r.measured.ledger, name)
+        for r in measured
+        for name in BUCKETS[:3]
+    )
+    count = "the one step" if len(measured) == 1 else f"all {len(measured)} steps"
+    how = "to the byte" if worst == 0 else f"to within {ceil(1e4 * worst) / 100:.2f}%"
+    sentence = f"The peak memory of {count} measured here was predicted {how}"
+    return sentence + ("; weights, gradients and optimizer state to the byte." if static else ".")
+
+
+def curve(reading: Reading) -> str:
+    """The loss curve of a reading as inline SVG, or nothing where it has none."""
+    series = {name: points for name, points in reading.extra.get("curve", {}).items() if points}
+    if not series:
+        return ""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": reading.case, "font.family": "sans-serif"}):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 2.9), layout="constrained")
+        axes = figure.subplots()
+        for name, points in series.items():
+            steps, values = zip(*points, strict=True)
+            marker = "o" if name == "validation" else None
+            axes.plot(steps, values, color=LINES.get(name), marker=marker, markersize=4, label=name, linewidth=1.8)
+        axes.set_xlabel("optimizer step")
+        axes.set_ylabel("loss in bits per byte")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False)
+        page = io.StringIO()
+        figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    svg = page.getvalue()
+    title = f"Loss of {reading.case}: {', '.join(series)}, in bits per byte by optimizer step"
+    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+
+
+def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
+    """Results, readings, what a CPU could not do, and what is broken, from a run's folder."""
+    try:
+        results = json.loads((run / "results.json").read_text(encoding="utf8"))
+        results["notebooks"], results["environment"]
+    except OSError:
+        raise ValueError(f"no results in {run}; make them with: make run") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{run / 'results.json'} is not a runner's record; make it again with: make run") from None
+    readings, broken = [], []
+    for path in sorted((run / "readings").glob("*.json")):
+        try:
+            readings.append(read_reading(path))
+        except ValueError as problem:
+            broken.append(str(problem))
+    notes = run / "readings" / NOT_ON_CPU
+    lines = notes.read_text(encoding="utf8").splitlines() if notes.exists() else []
+    return results, readings, [json.loads(line) for line in dict.fromkeys(lines)], broken
+
+
+def build(run: Path, output: Path) -> tuple[Path, list[str]]:
+    """Write ``output/index.html`` from the folder ``run``; returns its path and the readings that are broken."""
+    results, readings, not_on_cpu, broken = collect(run)
+    notebooks = results["notebooks"]
+    titles = {entry["name"].split("-")[0]: entry["title"] for entry in notebooks}
+    for entry in notebooks:
+        page = run / f"{entry['name']}.html"
+        entry["link"] = Path(os.path.relpath(page, output)).as_posix() if page.exists() else None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    page = environment.get_template("report.html.j2").render(
+        finding=finding(readings), results=results, notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
+        failed=[entry for entry in notebooks if entry["status"] != "passed"],
+        minutes=sum(entry["seconds"] for entry in notebooks) / 60, facts=results["environment"],
+        tables=[table(reading) for reading in readings], groups=bars(readings), broken=broken, not_on_cpu=not_on_cpu,
+        trained=[(r, curve(r)) for r in readings if r.extra.get("curve") or r.extra.get("validation")],
+        samples=[(r, r.extra["samples"]) for r in readings if r.extra.get("samples")], gb=gb, gib=gib,
+    )  # fmt: skip
+    write_atomically(output / "index.html", page)
+    return output / "index.html", broken
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.report", description=__doc__.splitlines()[0])
+    parser.add_argument("--run", type=Path, default=Path("build/run"), help="the runner's folder (default build/run)")
+    parser.add_argument("--output", type=Path, default=Path("build/report"), help="(default build/report)")
+    args = parser.parse_args(argv)
+    try:
+        page, broken = build(args.run, args.output)
+    except (ValueError, OSError) as problem:
+        print(f"report: {problem}", file=sys.stderr)
+        return 2
+    print(page)
+    for problem in broken:
+        print(f"report: {problem}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

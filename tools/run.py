@@ -1,0 +1,195 @@
+"""Run the course's notebooks and say what each one cost: ``python -m tools.run`` (``make run``).
+
+Every lesson and lab runs through papermill, one process a notebook (tools/supervise.py), so one failing notebook
+stops no other. After each one ``results.json`` is replaced whole: an interrupted run keeps what was finished, and
+``--resume`` runs only what has not passed yet, or has changed since. At the end comes the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from ast import literal_eval
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from tqdm import tqdm
+
+from minigpt.memory.units import gb
+from minigpt.readings import NOT_ON_CPU, write_atomically
+from tools import ROOT, environment, report
+from tools.notebook_html import to_html
+from tools.supervise import Notebook, Result, run_one
+
+
+def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
+    """The notebooks to run, lessons first. Raises ValueError where there are none, or ``only`` names another."""
+    paths = sorted((root / "lessons").glob("*.ipynb")) + sorted((root / source).glob("*/*.ipynb"))
+    if not paths:
+        raise ValueError(f"no notebooks in lessons/ or {source}/ of {root}; make them with: make notebooks")
+    chosen = []
+    for name in only:
+        found = [path for path in paths if path.stem == name or path.stem.split("-")[0] == name]
+        if not found:
+            raise ValueError(f"--only is {name!r}; there is {', '.join(path.stem for path in paths)}")
+        chosen += found
+    notebooks = []
+    for path in paths:
+        try:
+            notebooks += [Notebook(path)] if not only or path in chosen else []
+        except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError, SyntaxError) as error:
+            raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    return notebooks
+
+
+def share_parameters(notebooks: list[Notebook], given: dict, say=print) -> dict[str, dict]:
+    """Which notebook gets which of the ``given`` parameters. Raises ValueError for one that none of them has."""
+    for name in given:
+        takers = [notebook.name for notebook in notebooks if name in notebook.parameters]
+        if not takers:
+            known = sorted(set().union(*(notebook.parameters for notebook in notebooks))) or ["none"]
+            raise ValueError(f"parameter {name} is in none of the notebooks; they have: {', '.join(known)}")
+        if len(takers) < len(notebooks):
+            say(f"Parameter {name} goes to {', '.join(takers)}; the others have no parameter of that name.")
+    return {nb.name: {k: v for k, v in given.items() if k in nb.parameters} for nb in notebooks}
+
+
+def fingerprint(notebook: Notebook, parameters: dict, root: Path, device: str) -> str:
+    """A hash of all that a result depends on: the notebook, the package, the parameters, the device."""
+    digest = hashlib.sha256(json.dumps([parameters, device], sort_keys=True).encode())
+    package = [p for p in sorted((root / "minigpt").rglob("*")) if p.is_file() and p.suffix != ".pyc"]
+    for path in [notebook.path, *package]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+
+def value(text: str):
+    """A parameter's value from the command line: a Python literal, true/false, or the text itself."""
+    try:
+        return literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+def load_results(output: Path) -> list[dict]:
+    """What earlier runs left in ``output``; nothing where there is no record, or one that cannot be read."""
+    try:
+        return json.loads((output / "results.json").read_text(encoding="utf8"))["notebooks"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def save_results(output: Path, facts: dict, results: dict[str, dict], order: list[str]) -> None:
+    notebooks = [results[name] for name in order if name in results]
+    content = {"environment": facts, "finished": datetime.now().isoformat(" ", "minutes"), "notebooks": notebooks}
+    write_atomically(output / "results.json", json.dumps(content, indent=1) + "\n")
+
+
+def could_not(output: Path) -> list[dict]:
+    """What the notebooks said a CPU could not do, as {"notebook", "what"}, each once."""
+    path = output / "readings" / NOT_ON_CPU
+    lines = path.read_text(encoding="utf8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in dict.fromkeys(lines)]
+
+
+def forget(output: Path, name: str) -> None:
+    """Drop what an earlier run of this notebook said a CPU could not do."""
+    left = [line for line in could_not(output) if line["notebook"] != name]
+    write_atomically(output / "readings" / NOT_ON_CPU, "".join(json.dumps(line) + "\n" for line in left))
+
+
+def line(result: Result) -> str:
+    """One notebook's line in the terminal."""
+    minutes = f"{result.seconds / 60:.2f} of {result.minutes_budget or 0:g} min"
+    memory = f"RAM {gb(result.ram)} of {gb(result.ram_budget or 0)}"
+    if result.vram is not None:
+        memory += f", VRAM {gb(result.vram)} of {gb(result.vram_budget or 0)}"
+    first = f"{result.status}  {result.name:28} {minutes:18} {memory}"
+    return "\n".join([first, *(f"    {problem}" for problem in result.problems)])
+
+
+def run_all(notebooks, shared, output: Path, root: Path, facts: dict, resume: bool, order: list[str]) -> list[Result]:
+    """Run them one after the other; returns a Result each. What is finished stays on Ctrl-C."""
+    gpu = facts["gpu"] is not None
+    earlier = {entry["name"]: entry for entry in load_results(output)}
+    marks = {nb.name: fingerprint(nb, shared[nb.name], root, facts["gpu"] or "cpu") for nb in notebooks}
+    if not resume:
+        for notebook in notebooks:
+            earlier.pop(notebook.name, None)
+    done = []
+    with tqdm(total=sum(nb.code_cells for nb in notebooks), unit="cell", dynamic_ncols=True) as bar:
+        for notebook in notebooks:
+            bar.set_description(notebook.name)
+            before = earlier.get(notebook.name)
+            if before and before["status"] == "passed" and before["fingerprint"] == marks[notebook.name]:
+                done.append(Result(**before))
+                bar.update(notebook.code_cells)
+                bar.write(f"kept    {notebook.name}: passed before, unchanged since", file=sys.stdout)
+                continue
+            end = bar.n + notebook.code_cells
+            forget(output, notebook.name)
+            result = run_one(notebook, shared[notebook.name], output, root, gpu, marks[notebook.name], bar.update)
+            if (output / f"{notebook.name}.ipynb").exists():
+                try:
+                    to_html(output / f"{notebook.name}.ipynb", output / f"{notebook.name}.html")
+                except (ValueError, OSError, nbformat.ValidationError) as error:  # stopped while it was written
+                    result.problems.append(f"its executed notebook cannot be shown: {str(error).splitlines()[0]}")
+                    result.status = "failed"
+            bar.update(end - bar.n)
+            bar.write(line(result), file=sys.stdout)
+            done.append(result)
+            earlier[notebook.name] = asdict(result)
+            save_results(output, facts, earlier, order)
+    save_results(output, facts, earlier, order)
+    return done
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.run", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, as lab02 or 01")
+    parser.add_argument("--source", default="solutions", choices=("solutions", "labs"), help="which labs to run")
+    parser.add_argument("--resume", action="store_true", help="keep what passed before and has not changed since")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter")
+    parser.add_argument("--output", type=Path, default=Path("build/run"), help="where results go (default build/run)")
+    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    root, output = args.root.resolve(), args.root.resolve() / args.output
+    try:
+        everything = find(root, args.source, [])
+        chosen = find(root, args.source, args.only) if args.only else everything
+        shared = share_parameters(chosen, {name: value(text) for name, text in args.p})
+        output.mkdir(parents=True, exist_ok=True)
+        facts = environment.describe()
+        where = facts["gpu"] or "No GPU: this is a dry run on a CPU"
+        print(f"{where}. {len(chosen)} notebooks, labs from {args.source}/, results in {args.output}/")
+        results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything])
+        for entry in could_not(output):
+            print(f"not on a CPU  {entry['notebook']}: {entry['what']}")
+        page, broken = report.build(output, root / "build" / "report")
+    except (ValueError, OSError) as error:
+        print(f"run: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("run: stopped. What was finished is kept; go on with --resume.", file=sys.stderr)
+        return 130
+    failed = [result.name for result in results if result.status != "passed"]
+    seconds = sum(result.seconds for result in results)
+    print(f"{len(results) - len(failed)} of {len(results)} passed in {seconds / 60:.1f} minutes. Report: {page}")
+    for problem in broken:
+        print(f"run: {problem}", file=sys.stderr)
+    if failed:
+        print(f"run: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
