@@ -93,23 +93,25 @@ class MasterAdamW(torch.optim.Optimizer):
     def step(self, closure=None) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            lr, (b1, b2) = group["lr"], group["betas"]
             for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    self._start(p, state)
-                gradient = state["gradient"].copy_(p.grad) if self.gradients == "16+32" else p.grad.float()
-                master = state.get("master", p.float())
-                state["step"] += 1
-                t, m, v = state["step"], state["exp_avg"], state["exp_avg_sq"]
-                master.mul_(1 - lr * group["weight_decay"])
-                m.lerp_(gradient, 1 - b1)
-                v.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
-                spread = (v.sqrt() / math.sqrt(1 - b2**t)).add_(group["eps"])
-                master.addcdiv_(m, spread, value=-lr / (1 - b1**t))
-                p.copy_(master)
+                if p.grad is not None:
+                    self._update(p, self.state[p], group)
+
+    def _update(self, p: Tensor, state: dict, group: dict) -> None:
+        """One parameter's step, in a function of its own so that its float32 tensors die with it."""
+        if not state:
+            self._start(p, state)
+        lr, (b1, b2) = group["lr"], group["betas"]
+        gradient = state["gradient"].copy_(p.grad) if self.gradients == "16+32" else p.grad.float()
+        master = state["master"] if self.master else p.float()
+        state["step"] += 1
+        t, m, v = state["step"], state["exp_avg"], state["exp_avg_sq"]
+        master.mul_(1 - lr * group["weight_decay"])
+        m.lerp_(gradient, 1 - b1)
+        v.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
+        spread = (v.sqrt() / math.sqrt(1 - b2**t)).add_(group["eps"])
+        master.addcdiv_(m, spread, value=-lr / (1 - b1**t))
+        p.copy_(master)
 
     def _start(self, p: Tensor, state: dict) -> None:
         state["step"] = 0

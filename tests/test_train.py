@@ -13,7 +13,7 @@ from minigpt.data import Example, pair_batches, random_windows, windows_in_order
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, IGNORE, GPTConfig
 from minigpt.precision import weight_dtype
-from minigpt.train import TrainPlan, bits_per_byte, evaluate, train
+from minigpt.train import History, TrainPlan, bits_per_byte, evaluate, load_checkpoint, save_checkpoint, train
 
 CONFIG = GPTConfig(n_layer=2, n_embd=32, n_head=2, context=32)
 TEXT = torch.randint(1, 256, (500,), generator=torch.Generator().manual_seed(0))
@@ -73,6 +73,27 @@ def test_the_loop_equals_a_plain_pytorch_loop():
         assert norm > 0.5  # so that clipping did something
     assert_same_weights(model, reference)
     assert history.tokens == 5 * 2 * 32 and history.tokens_per_second > 0
+
+
+def test_each_micro_batch_is_taken_once_and_in_order():
+    class Counted:
+        taken: list[int] = []
+
+        def __getitem__(self, i):
+            self.taken.append(i)
+            return random_windows(TEXT, 1, 8)[i]
+
+    run(tiny(), Counted(), TrainPlan(steps=3, accumulation=2))
+    assert Counted.taken == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_checkpoint_keeps_the_loss_scale(tmp_path):
+    plan, model = TrainPlan(steps=1, precision="fp16-autocast"), tiny()
+    optimizer = torch.optim.AdamW(model.parameters())
+    halved, fresh = torch.amp.GradScaler("cpu", init_scale=4.0), torch.amp.GradScaler("cpu")
+    save_checkpoint(tmp_path / "run.pt", model, optimizer, halved, plan, History())
+    load_checkpoint(tmp_path / "run.pt", model, optimizer, fresh, plan)
+    assert fresh.get_scale() == 4.0
 
 
 def test_the_cosine_is_that_of_torch():

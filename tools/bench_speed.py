@@ -144,9 +144,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"tools.bench_speed: {error}", file=sys.stderr)
         return 2
     print(f"MiniGPT {arguments.preset}: {tokens} tokens a step, {torch.get_num_threads()} CPU threads")
-    print(
-        f"{'precision':15}{'model':13}{'tokens/s':>10}{'MiniGPT is':>13}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
-    )
+    names = f"{'tokens/s':>10}{'MiniGPT is':>13}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
+    print(f"{'precision':15}{'model':13}{names}")
     for precision in PRECISIONS:
         taken = step_seconds(arguments.preset, precision, arguments.batch, arguments.seconds)
         speeds = {name: tokens / statistics.median(taken[name]) for name in MODELS}

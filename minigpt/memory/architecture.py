@@ -54,7 +54,7 @@ class Architecture:
     mlp_bias: bool = False
     qk_norm: bool = False  # qwen3: a norm over each head's q and k
     gelu: str = "fused"  # gpt2: "python" is transformers' default gelu_new, seven tensors in Python
-    dropout: float = 0.0  # gpt2: probability; anything above 0 saves masks
+    dropout: float = 0.0  # gpt2: the largest of its three; predict() covers 0 only
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -236,5 +236,5 @@ KNOWN = {
                  "model_type": "qwen3"},
     "qwen2.5-0.5b": {**_llama(896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
                      "model_type": "qwen2"},
-    "gpt2": dict(model_type="gpt2"),
+    "gpt2": dict(model_type="gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }  # fmt: skip

@@ -23,7 +23,9 @@ class Forward:
     def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
         self.tape, self.a, self.plan = tape, architecture, plan
         weight_bytes = plan.regime.weights
-        gradient_bytes = min(plan.regime.gradients, 4)  # of .grad; a second copy is booked with the state
+        gradient_bytes = plan.regime.gradients  # of .grad
+        if gradient_bytes > 4:  # the float32 copy is made by the optimizer
+            gradient_bytes -= 4
         self.weights = {
             t.name: tape.parameter(t.numel, weight_bytes, gradient_bytes) for t in architecture.tensors()
         }
@@ -268,6 +270,8 @@ class Forward:
         """transformers' DynamicCache: a copy of the keys or values, kept as an output."""
         cached = ops.copy(self.tape, x, gradient_copied=False)
         self.outputs.append(cached)
+        if self.a.family == "mistral" and len(self.outputs) % 3 == 1:  # its sliding window counts tokens, once a layer
+            self.outputs.append(self.tape.constant(1, INT64))
         return cached
 
     def _upcast(self, logits: Value) -> Value:

@@ -15,6 +15,7 @@ import torch
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.meter import MemoryMeter
 from minigpt.memory.plan import TrainingPlan
+from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast
 
 DEVICES = ("fake", "cpu", "cuda")
 
@@ -47,13 +48,9 @@ def measure_module(module: torch.nn.Module, plan: TrainingPlan) -> StepMemory:
 
 def training_step(module, optimizer, tokens, targets, plan: TrainingPlan, mark=lambda phase: None) -> None:
     """Forward, backward and step as the plan says; gradients are left in place."""
-    autocast = plan.regime.autocast
     for _ in range(plan.accumulation):
         mark("forward")
-        cast = contextlib.nullcontext()
-        if autocast:
-            cast = torch.autocast(tokens.device.type, dtype=getattr(torch, autocast))
-        with cast:
+        with autocast(plan.precision, tokens.device):
             loss, held = compute_loss(module, tokens, targets, plan)
         mark("backward")
         loss.backward()
@@ -100,6 +97,9 @@ def make_optimizer(module: torch.nn.Module, plan: TrainingPlan) -> torch.optim.O
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if plan.optimizer == "sgd":
         return torch.optim.SGD(trained, lr=1e-4)
+    if plan.regime.float32_update:
+        gradients = MASTER_GRADIENTS.get(plan.precision, "16")
+        return MasterAdamW(trained, lr=1e-4, gradients=gradients, master=plan.regime.master > 0)
     loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
     return torch.optim.AdamW(trained, lr=1e-4, **loop[plan.optimizer_loop])
 

@@ -23,7 +23,13 @@ class Precision:
 
     @property
     def bytes_per_parameter(self) -> int:
+        """Bytes of weights, gradients and optimizer state together; a step count of 4 a tensor comes on top."""
         return self.weights + self.gradients + self.master + self.moments
+
+    @property
+    def float32_update(self) -> bool:
+        """Whether 16-bit weights are updated in float32, which takes an optimizer of its own."""
+        return self.weights == 2 and self.moments == 8
 
 
 PRECISIONS = {

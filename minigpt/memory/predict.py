@@ -18,7 +18,7 @@ from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.forward import INT64, Forward
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.tape import OPTIMIZER, WEIGHTS, Storage, Tape
+from minigpt.memory.tape import GRADIENTS, OPTIMIZER, WEIGHTS, Storage, Tape
 
 STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
 
@@ -26,9 +26,14 @@ STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tens
 def predict(model, plan: TrainingPlan) -> StepMemory:
     """The memory of one training step of ``model`` (anything ``Architecture.of`` reads) under ``plan``.
 
-    Raises ValueError for a sequence longer than the model's context.
+    Raises ValueError for a sequence longer than the model's context, or for dropout.
     """
     architecture = Architecture.of(model)
+    if architecture.dropout:
+        raise ValueError(
+            f"dropout is {architecture.dropout}; only 0 is covered, because masks and attention with dropout take "
+            "other kernels: set resid_pdrop, embd_pdrop and attn_pdrop to 0"
+        )
     if plan.seq_len > architecture.context:
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
     tape = Tape()
@@ -51,15 +56,17 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
 
 
 def _optimizer_state(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> list[Storage]:
-    """AdamW's two moments and step count for each tensor, and the master copy if the precision has one."""
+    """What the optimizer keeps: AdamW's two moments, a step count, a master copy, a second gradient."""
     if plan.optimizer == "sgd":
         return []
     regime, state = plan.regime, []
     for tensor in architecture.tensors():
         moment = tensor.numel * regime.moments // 2
-        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in (STEP_COUNT, moment, moment)]
-        if regime.master:
-            state.append(Storage(tape, tensor.numel * regime.master, OPTIMIZER))
+        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in (moment, moment, tensor.numel * regime.master)]
+        if not regime.float32_update:
+            state.append(Storage(tape, STEP_COUNT, OPTIMIZER))
+        if regime.gradients > 4:
+            state.append(Storage(tape, tensor.numel * 4, GRADIENTS))
     return state
 
 
@@ -71,13 +78,18 @@ def _buffers(tape: Tape, architecture: Architecture) -> list[Storage]:
 
 
 def _optimizer_step(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
-    """AdamW's square roots of v: for all tensors at once (foreach), twice for one (single), none (fused)."""
-    if plan.optimizer == "sgd" or plan.optimizer_loop == "fused":
+    """What the update makes on the way. A loop over tensors needs it for one of them only, more or less."""
+    if plan.optimizer == "sgd":
         return
     tape.doing = "square roots of v"
-    roots = [tensor.numel * plan.regime.moments // 2 for tensor in architecture.tensors()]
-    if plan.optimizer_loop == "foreach":
-        alive = [tape.new(nbytes) for nbytes in roots]
-    else:
-        alive = [tape.new(max(roots)), tape.new(max(roots))]
+    numels = [tensor.numel for tensor in architecture.tensors()]
+    regime, alive = plan.regime, []
+    if regime.float32_update:  # minigpt.precision.MasterAdamW: the root, the root scaled, and what needs a cast
+        casts = (regime.gradients == 2) + (not regime.master)
+        alive = [tape.new(4 * max(numels)) for _ in range(2 + casts)]
+    elif plan.optimizer_loop == "foreach":  # the roots of all tensors at once
+        alive = [tape.new(numel * regime.moments // 2) for numel in numels]
+    elif plan.optimizer_loop == "single":  # the root, the root scaled, and the last tensor's, still bound
+        elements = max(before + 2 * numel for before, numel in zip([0, *numels], numels))
+        alive = [tape.new(elements * regime.moments // 2)]
     del alive

@@ -1,0 +1,48 @@
+"""The ledger from a shell: ``python -m minigpt.memory llama-7b --batch 4 --seq-len 512 --precision bf16``.
+
+The model is a short name, or the path of a Hugging Face config.json. Every field of ``TrainingPlan`` is an
+option. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+
+from minigpt.memory.architecture import KNOWN, Architecture
+from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.plan import ALLOWED, TrainingPlan
+from minigpt.memory.predict import predict
+from minigpt.memory.units import gb, gib, readable
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m minigpt.memory", description="Predict one training step's memory.")
+    parser.add_argument("model", help=f"a config.json, or one of {', '.join(KNOWN)}")
+    for field in fields(TrainingPlan):
+        option, default = "--" + field.name.replace("_", "-"), field.default
+        if isinstance(default, bool):
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+        else:
+            allowed = ", ".join(ALLOWED.get(field.name, ())) or "a whole number of at least 1"
+            help_text = f"{allowed}; otherwise {default}"
+            parser.add_argument(option, type=type(default), default=default, metavar="VALUE", help=help_text)
+    options = vars(parser.parse_args(arguments))
+    try:
+        architecture = Architecture.of(options.pop("model"))
+        step = predict(architecture, TrainingPlan(**options))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{architecture.parameters:,} parameters\n")
+    print(f"{'bucket':<12} {'at its largest':>16} {'at the peak':>16}")
+    for bucket in BUCKETS:
+        print(f"{bucket:<12} {readable(getattr(step.ledger, bucket)):>16} {readable(getattr(step.peak, bucket)):>16}")
+    total = step.peak.total
+    print(f"\npeak: {gb(total)} = {gib(total)}, in {step.peak_at}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Cards: how many bytes a GPU really holds, how fast it reads them, and which 16-bit formats it computes in.
+
+A card is sold by a round number of "GB", and that number counts GiB: the chips come in powers of two. What a
+program may use is a little less: error correction on GDDR6 takes about 1/16, the driver keeps some for itself, and
+the CUDA context takes some hundreds of MB more.
+
+Sources: ``vram`` is the total that nvidia-smi prints (in MiB), as in public logs of each card; with error correction
+where it is on by default. ``bandwidth`` is NVIDIA's data sheet. Formats follow from the compute capability:
+float16 from 7.0 on among the cards here, bfloat16 from 8.0 on (what torch.cuda.is_bf16_supported asks for).
+
+Left out: cards with several memory sizes under one name, Multi-Instance GPU slices, other makers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigpt.memory.units import GB, GIB, MIB
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One card. ``label`` is the number it is sold by; ``vram`` is bytes, ``bandwidth`` bytes a second."""
+
+    label: int
+    vram: int
+    bandwidth: int
+    capability: tuple[int, int]  # CUDA compute capability: (major, minor)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The 16-bit formats that the card computes in without emulation."""
+        return ("float16", "bfloat16") if self.capability >= (8, 0) else ("float16",)
+
+    @property
+    def withheld(self) -> int:
+        """Bytes between ``label`` GiB and what nvidia-smi reports."""
+        return self.label * GIB - self.vram
+
+
+GPUS = {
+    "T4": GPU(16, 15360 * MIB, 320 * GB, (7, 5)),
+    "RTX 4080": GPU(16, 16376 * MIB, 717 * GB, (8, 9)),
+    "RTX 3090": GPU(24, 24576 * MIB, 936 * GB, (8, 6)),
+    "RTX 4090": GPU(24, 24564 * MIB, 1008 * GB, (8, 9)),
+    "A10G": GPU(24, 23028 * MIB, 600 * GB, (8, 6)),
+    "L4": GPU(24, 23034 * MIB, 300 * GB, (8, 9)),
+    "RTX 5090": GPU(32, 32607 * MIB, 1792 * GB, (12, 0)),
+    "A100 40GB": GPU(40, 40960 * MIB, 1555 * GB, (8, 0)),
+    "RTX A6000": GPU(48, 49140 * MIB, 768 * GB, (8, 6)),
+    "L40S": GPU(48, 46068 * MIB, 864 * GB, (8, 9)),
+    "A100 80GB": GPU(80, 81920 * MIB, 2039 * GB, (8, 0)),
+    "H100 80GB": GPU(80, 81559 * MIB, 3350 * GB, (9, 0)),
+    "H200": GPU(141, 143771 * MIB, 4800 * GB, (9, 0)),
+}

@@ -1,0 +1,101 @@
+"""Parameter counts: published ones exactly, and transformers' own model for every family and switch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from minigpt.memory import Architecture
+from minigpt.model import GPT, PRESETS, GPTConfig
+from tools.accuracy import MODELS
+
+PUBLISHED = {
+    "llama-7b": 6_738_415_616, "llama-13b": 13_015_864_320, "llama-30b": 32_528_943_616, "llama-65b": 65_285_660_672,
+    "llama-2-70b": 68_976_648_192, "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096, "qwen3-8b": 8_190_735_360,
+    "qwen2.5-0.5b": 494_032_768, "gpt2": 124_439_808,
+}  # fmt: skip
+
+
+def transformers_model(config: dict, device: str = "meta") -> torch.nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name):
+    assert Architecture.of(name).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("minigpt")])
+def test_tensors_are_transformers_own(name):
+    model = transformers_model(MODELS[name])
+    ours = sorted(tuple(sorted(t.shape)) for t in Architecture.of(MODELS[name]).tensors())
+    theirs = sorted(tuple(sorted(p.shape)) for p in model.parameters())
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+def test_what_a_config_leaves_out_is_transformers_default(family):
+    model = transformers_model({"model_type": family})
+    assert Architecture.of({"model_type": family}).parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_minigpt_count_is_numel(preset):
+    config = GPTConfig.preset(preset)
+    with torch.device("meta"):
+        model = GPT(config)
+    architecture = Architecture.of(config)
+    assert architecture.parameters == sum(p.numel() for p in model.parameters())
+    linears = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    assert architecture.linear_parameters == sum(m.weight.numel() for m in linears)
+
+
+def test_small_has_gpt2s_linear_weights():
+    assert Architecture.of(GPTConfig.preset("small")).linear_parameters == 84_934_656
+
+
+def test_every_source_gives_the_same(tmp_path):
+    from transformers import AutoConfig
+
+    config = {k: v for k, v in MODELS["qwen2-tied"].items() if v is not None}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    expected = Architecture.of(config)
+    assert Architecture.of(str(path)) == Architecture.of(tmp_path) == Architecture.of(path) == expected
+    assert Architecture.of(AutoConfig.for_model(**config)) == expected
+    assert Architecture.of(expected) is expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"model_type": "mamba"}', "model_type is 'mamba'; allowed: llama"),
+        ("{}", "model_type is None; allowed"),
+        ("{", "is not valid JSON"),
+        ("[]", "holds a list"),
+        ('{"model_type": "llama", "num_hidden_layers": -1}', "n_layer is -1"),
+        ('{"model_type": "llama", "hidden_size": "wide"}', "hidden_size is 'wide'"),
+        ('{"model_type": "llama", "num_key_value_heads": 5}', "n_kv_head is 5; it must divide n_head"),
+        ('{"model_type": "gpt2", "add_cross_attention": true}', "add_cross_attention is true"),
+    ],
+)
+def test_bad_configurations_are_named(tmp_path, content, message):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        Architecture.of(path)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ValueError, match="cannot read 'no-such-model'.*one of llama-7b"):
+        Architecture.of("no-such-model")
+
+
+def test_another_object_is_named():
+    with pytest.raises(ValueError, match="the model is 7; allowed: a GPTConfig"):
+        Architecture.of(7)

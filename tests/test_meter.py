@@ -1,0 +1,163 @@
+"""The meter against torch's own profiler, against tensors counted by hand, and fake tensors against real ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from minigpt.memory import MemoryMeter, TrainingPlan
+from minigpt.memory.measure import build, make_optimizer, measure, training_step
+from minigpt.model import GPTConfig
+from tools.accuracy import MODELS, llama
+
+KIB = 1024
+PEAKS = {  # a model and plan for each place where the peak can be
+    "start of backward": ("minigpt", TrainingPlan(batch=4, seq_len=128)),
+    "inside a block": ("minigpt-16-tokens", TrainingPlan(batch=8, seq_len=64)),
+    "tied head": ("minigpt-5000-tokens", TrainingPlan(batch=1, seq_len=8)),
+    "optimizer's step": ("minigpt", TrainingPlan(batch=1, seq_len=16)),
+    "eager attention": ("minigpt", TrainingPlan(batch=4, seq_len=128, attention="eager")),
+    "llama": ("llama-grouped", TrainingPlan(batch=4, seq_len=128)),
+    "llama, outputs held": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, holds="outputs", use_cache=True)),
+    "autocast": ("minigpt", TrainingPlan(batch=4, seq_len=128, precision="bf16-autocast")),
+    "gpt2": ("gpt2", TrainingPlan(batch=4, seq_len=128, optimizer_loop="single")),
+}
+
+
+def allocator_peak(step) -> int:
+    """Bytes that one run of ``step`` has allocated at most, from the profiler's allocator events."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    assert events, "the profiler recorded no allocation"
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def prepared(name: str, plan: TrainingPlan):
+    """A model after its first step, and the function that runs a second."""
+    torch.manual_seed(0)
+    module = build(MODELS[name], plan)
+    optimizer = make_optimizer(module, plan)
+    batch = torch.randint(0, module.config.vocab_size, (2, plan.batch, plan.seq_len)).unbind()
+    training_step(module, optimizer, *batch, plan)
+    optimizer.zero_grad()
+    return module, optimizer, batch
+
+
+@pytest.mark.parametrize("where", PEAKS)
+def test_peak_is_the_profilers(where):
+    name, plan = PEAKS[where]
+    module, optimizer, batch = prepared(name, plan)
+    with MemoryMeter(module, optimizer, batch) as meter:
+        before = meter.live
+        training_step(module, optimizer, *batch, plan, meter.mark)
+    optimizer.zero_grad()
+    profiled = allocator_peak(lambda: training_step(module, optimizer, *batch, plan))
+    assert abs(meter.peak - before - profiled) <= KIB
+    assert meter.result().peak.total == meter.peak
+
+
+@pytest.mark.parametrize("where", PEAKS)
+def test_fake_tensors_tell_the_truth(where):
+    name, plan = PEAKS[where]
+    fake, real = measure(MODELS[name], plan, "fake"), measure(MODELS[name], plan, "cpu")
+    assert (fake.ledger, fake.peak) == (real.ledger, real.peak)
+
+
+def test_buckets_are_the_tensors_counted_by_hand():
+    name, plan = PEAKS["start of backward"]
+    module, optimizer, batch = prepared(name, plan)
+    with MemoryMeter(module, optimizer, batch) as meter:
+        training_step(module, optimizer, *batch, plan, meter.mark)
+    ledger = meter.result().ledger
+    assert ledger.weights == sum(p.nbytes for p in module.parameters())
+    assert ledger.gradients == sum(p.grad.nbytes for p in module.parameters())
+    state = [t for s in optimizer.state.values() for t in s.values()]
+    assert ledger.optimizer == sum(t.nbytes for t in state)
+
+
+def test_saved_tensors_are_activations_until_they_are_used():
+    x = torch.ones(1000, requires_grad=True)
+    with MemoryMeter(inputs=(x,)) as meter:
+        meter.mark("forward")
+        y = x.exp()  # exp saves its result
+        loss = (y + 1).sum()  # neither sum nor adding a number saves anything
+        meter.mark("backward")
+        loss.backward()
+    timeline = meter.result().timeline()
+    assert max(ledger.activations for _, ledger in timeline) == 4000
+    assert timeline[-1][1].activations == 0
+    assert all(phase in ("forward", "backward") for phase, _ in timeline)
+
+
+def test_views_and_repeats_count_once():
+    with MemoryMeter() as meter:
+        meter.mark("forward")
+        x = torch.zeros(256)
+        views = [x.view(16, 16), x[3:], x.expand(4, 256)]
+    assert meter.peak == 1024 and len(views) == 3
+
+
+def test_frozen_weights_are_kept_apart():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4, bias=False))
+    module[0].requires_grad_(False)
+    with MemoryMeter(module) as meter:
+        meter.mark("forward")
+        module(torch.ones(2, 8)).sum().backward()
+    result = meter.result()
+    assert (result.frozen, result.trainable, result.ledger.gradients) == (256, 128, 128)
+
+
+def test_a_resized_storage_is_followed():
+    with MemoryMeter() as meter:
+        x = torch.zeros(10)
+        x.resize_(1000)
+    assert meter.live == 4000
+
+
+def test_result_inside_the_region_is_refused():
+    with MemoryMeter() as meter, pytest.raises(RuntimeError, match="still running"):
+        meter.result()
+
+
+def test_two_metered_steps_are_the_same():
+    plan = TrainingPlan(batch=2, seq_len=32)
+    module, optimizer, batch = prepared("minigpt", plan)
+    results = []
+    for _ in range(2):
+        with MemoryMeter(module, optimizer, batch) as meter:
+            training_step(module, optimizer, *batch, plan, meter.mark)
+        optimizer.zero_grad()
+        results.append(meter.result())
+    assert results[0] == results[1]
+
+
+def test_metering_does_not_change_training():
+    plan = TrainingPlan(batch=2, seq_len=32)
+    models = []
+    for metered in (True, False):
+        module, optimizer, batch = prepared("minigpt", plan)
+        if metered:
+            with MemoryMeter(module, optimizer, batch):
+                training_step(module, optimizer, *batch, plan)
+        else:
+            training_step(module, optimizer, *batch, plan)
+        models.append(module)
+    for metered, plain in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(metered, plain)
+
+
+def test_an_unknown_device_is_named():
+    with pytest.raises(ValueError, match="device is 'tpu'; allowed: fake, cpu, cuda"):
+        measure(GPTConfig.preset("nano"), TrainingPlan(), "tpu")
+
+
+def test_masks_for_packed_sequences_do_not_appear_on_fake_tensors():
+    """transformers cannot see on fake tensors that a batch is not packed; measure() tells it."""
+    plan = TrainingPlan(batch=2, seq_len=32)
+    assert measure(llama(), plan, "fake").ledger == measure(llama(), plan, "cpu").ledger

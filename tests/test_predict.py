@@ -1,0 +1,116 @@
+"""The prediction against the meter: bytes, not shapes. ``make accuracy`` runs the whole grid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from minigpt.memory import BUCKETS, TrainingPlan, predict
+from minigpt.memory.__main__ import main
+from minigpt.memory.measure import measure
+from minigpt.memory.plan import PRECISIONS
+from minigpt.model import GPTConfig
+from tools.accuracy import MODELS, cases, compare, errors
+
+PERSISTENT = ("weights", "gradients", "optimizer")
+
+
+def assert_close(predicted, measured):
+    found = errors(predicted, measured)
+    assert {name: found[name][0] for name in PERSISTENT} == dict.fromkeys(PERSISTENT, 0)
+    assert abs(found["activations"][1]) < 0.01 and abs(found["peak"][1]) < 0.01, found
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if "micro" not in c.model][::11], ids=str)
+def test_fake_tensors(case):
+    assert_close(*compare(case, "fake"))
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if "micro" not in c.model][3::41], ids=str)
+def test_real_tensors(case):
+    assert_close(*compare(case, "cpu"))
+
+
+def test_a_step_of_llama_7b():
+    """transformers' own 7B model, all of it, on fake tensors: 63.88 GiB, as torch's MemTracker says too."""
+    plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)
+    predicted, measured = predict("llama-7b", plan), measure("llama-7b", plan)
+    assert_close(predicted, measured)
+    assert round(measured.peak.total / 2**30, 2) == 63.88
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bytes_a_parameter(precision):
+    """The regime's bytes a parameter are what the meter finds, step counts apart."""
+    plan, config = TrainingPlan(seq_len=8, precision=precision), MODELS["minigpt"]
+    measured = measure(config, plan)
+    parameters = measured.ledger.weights // PRECISIONS[precision].weights
+    counts = 0 if PRECISIONS[precision].float32_update else 4 * len(list(_parameters(config)))
+    assert measured.ledger.persistent == PRECISIONS[precision].bytes_per_parameter * parameters + counts
+
+
+def _parameters(config):
+    from minigpt.memory import Architecture
+
+    return Architecture.of(config).tensors()
+
+
+def test_the_timeline_ends_at_the_persistent_bytes():
+    step = predict(MODELS["minigpt"], TrainingPlan(batch=2, seq_len=32))
+    timeline = step.timeline()
+    assert max(ledger.total for _, ledger in timeline) == step.peak.total
+    assert timeline[-1][1].persistent == step.ledger.persistent
+    assert [phase for i, (phase, _) in enumerate(timeline) if i == 0 or timeline[i - 1][0] != phase] == [
+        "forward", "backward", "step",
+    ]  # fmt: skip
+
+
+def test_arithmetic_needs_no_torch():
+    code = (
+        "import sys; from minigpt.memory import Architecture, TrainingPlan, predict; "
+        "predict('llama-7b', TrainingPlan(batch=4, seq_len=512)); "
+        "print([m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(batch=0), "batch is 0; it must be an integer of at least 1"),
+        (dict(seq_len=2.5), "seq_len is 2.5"),
+        (dict(accumulation=True), "accumulation is True"),
+        (dict(precision="int3"), "precision is 'int3'; allowed: fp32, bf16"),
+        (dict(attention="flash4"), "attention is 'flash4'; allowed: sdpa, eager"),
+        (dict(method="magic"), "method is 'magic'; allowed: full"),
+    ],
+)
+def test_bad_plans_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingPlan(**changes)
+
+
+def test_a_sequence_beyond_the_context_is_named():
+    with pytest.raises(ValueError, match="seq_len is 300; the model's context is 256"):
+        predict(GPTConfig.preset("nano"), TrainingPlan(seq_len=300))
+
+
+def test_dropout_is_refused_not_ignored():
+    with pytest.raises(ValueError, match="dropout is 0.1; only 0 is covered"):
+        predict({"model_type": "gpt2"}, TrainingPlan(seq_len=8))
+
+
+def test_command_prints_the_ledger(capsys):
+    assert main(["gpt2", "--batch", "2", "--seq-len", "128", "--precision", "bf16"]) == 0
+    out = capsys.readouterr().out
+    assert "124,439,808 parameters" in out and all(bucket in out for bucket in BUCKETS) and "peak:" in out
+
+
+@pytest.mark.parametrize("arguments", [["no-such"], ["gpt2", "--batch", "0"], ["gpt2", "--seq-len", "9999"]])
+def test_command_refuses_in_one_sentence(arguments, capsys):
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("error: ") and printed.err.count("\n") == 1

@@ -1,0 +1,134 @@
+"""Prediction against measurement, case by case: ``make accuracy``.
+
+Every case builds the real model (MiniGPT's code, or transformers'), trains it for two steps and meters the
+second; the prediction never sees it. Fake tensors run every case; real CPU tensors run a part of them too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+
+from tqdm import tqdm
+
+from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict
+from minigpt.model import GPTConfig
+
+
+def llama(**changes) -> dict:
+    """A small llama-family configuration, as a config.json's contents."""
+    sizes = dict(
+        model_type="llama", vocab_size=512, hidden_size=64, intermediate_size=176, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=2048,
+        pad_token_id=None, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return {**sizes, **changes}
+
+
+def gpt2(**changes) -> dict:
+    sizes = dict(
+        model_type="gpt2", vocab_size=512, n_embd=64, n_layer=3, n_head=4, n_positions=256, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, loss_type="ForCausalLM",
+    )  # fmt: skip
+    return {**sizes, **changes}
+
+
+MODELS = {
+    "minigpt": GPTConfig(n_layer=3, n_embd=64, n_head=4, vocab_size=256, context=256),
+    "minigpt-nano": GPTConfig.preset("nano"),
+    "minigpt-micro": GPTConfig.preset("micro"),
+    "minigpt-16-tokens": GPTConfig(n_layer=2, n_embd=64, n_head=4, vocab_size=16),  # peak inside a block
+    "minigpt-5000-tokens": GPTConfig(n_layer=1, n_embd=64, n_head=4, vocab_size=5000),  # peak at the tied head
+    "llama-grouped": llama(),
+    "llama-ungrouped": llama(num_key_value_heads=4),
+    "llama-tied": llama(tie_word_embeddings=True, vocab_size=3000),
+    "llama-biased": llama(attention_bias=True, mlp_bias=True, vocab_size=16),
+    "mistral": llama(model_type="mistral"),
+    "qwen2-tied": llama(model_type="qwen2", tie_word_embeddings=True),
+    "qwen3-wide-heads": llama(model_type="qwen3", head_dim=32),
+    "gpt2": gpt2(),
+    "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
+}
+OUTPUTS = dict(holds="outputs", use_cache=True)  # what transformers does if nobody asks otherwise
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    plan: TrainingPlan
+
+    def __str__(self) -> str:
+        plan = self.plan
+        changed = {k: v for k, v in vars(plan).items() if v != getattr(TrainingPlan(), k)}
+        shape = f"{changed.pop('batch', plan.batch)}x{changed.pop('seq_len', plan.seq_len)}"
+        return " ".join([self.model, shape, *(f"{k}={v}" for k, v in changed.items())])
+
+
+def cases() -> list[Case]:
+    """The grid, and beside it each switch of the plan once a model."""
+    grid = [
+        Case(name, TrainingPlan(batch=batch, seq_len=seq_len, precision=precision, attention=attention, **held))
+        for name, precision, attention, (batch, seq_len), held in product(
+            MODELS, ("fp32", "bf16", "bf16-autocast"), ("sdpa", "eager"), ((1, 64), (4, 128)), ({}, OUTPUTS)
+        )
+        if not (held and name.startswith("minigpt") and batch == 1)
+    ]
+    switches = [
+        dict(accumulation=2), dict(optimizer_loop="single"), dict(optimizer_loop="fused"), dict(optimizer="sgd"),
+        dict(precision="bf16-adam32"), dict(precision="fp16-autocast"), dict(precision="bf16-master"),
+        dict(precision="bf16-master-grad32"), dict(precision="bf16-master-grad16+32"),
+        dict(precision="bf16", holds="outputs", accumulation=2), dict(batch=1, seq_len=1),
+    ]  # fmt: skip
+    single = [
+        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in MODELS for switch in switches
+    ]
+    own = [Case("minigpt", TrainingPlan(batch=3, seq_len=96, precision="bf16", upcast=False))]
+    return grid + single + own
+
+
+def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
+    """(predicted, measured)."""
+    from minigpt.memory.measure import measure
+
+    model = MODELS[case.model]
+    return predict(model, case.plan), measure(model, case.plan, device)
+
+
+def errors(predicted: StepMemory, measured: StepMemory) -> dict[str, tuple[int, float]]:
+    """(bytes, share) that the prediction is above the measurement: for each bucket but temporary, and the peak."""
+    pairs = {b: (getattr(predicted.ledger, b), getattr(measured.ledger, b)) for b in BUCKETS if b != "temporary"}
+    pairs["peak"] = (predicted.peak.total, measured.peak.total)
+    return {name: (p - m, (p - m) / m if m else float(p != m)) for name, (p, m) in pairs.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.accuracy", description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=4, metavar="N", help="run each N-th case on real tensors too")
+    every = parser.parse_args().every
+    if every < 1:
+        print(f"error: --every is {every}; it must be at least 1", file=sys.stderr)
+        return 2
+    runs = [(case, "fake") for case in cases()] + [(case, "cpu") for case in cases()[::every]]
+    rows = [(case, device, errors(*compare(case, device))) for case, device in tqdm(runs, unit="case")]
+    print(f"{'tensors':<8} {'bucket':<12} {'cases':>5} {'exact':>6} {'median':>8} {'worst':>8}  worst case")
+    held = True
+    for device in ("fake", "cpu"):
+        chosen = [(case, found) for case, where, found in rows if where == device]
+        for name in chosen[0][1]:
+            shares = [abs(found[name][1]) for _, found in chosen]
+            exact = sum(found[name][0] == 0 for _, found in chosen)
+            worst = max(range(len(chosen)), key=shares.__getitem__)
+            where = f"{chosen[worst][0]} ({chosen[worst][1][name][0]:+,} B)" if shares[worst] else ""
+            print(
+                f"{device:<8} {name:<12} {len(chosen):>5} {exact:>6} {median(shares):>8.3%} {shares[worst]:>8.3%}  {where}"
+            )
+            held &= shares[worst] == 0 if name in ("weights", "gradients", "optimizer") else shares[worst] < 0.01
+    print("weights, gradients and optimizer exact, activations and peak within 1%: " + ("yes" if held else "NO"))
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
