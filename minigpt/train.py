@@ -33,6 +33,10 @@ from minigpt.memory.plan import PRECISIONS
 from minigpt.model import IGNORE
 from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast, check_precision, weight_dtype
 
+# Numbers under 1e-38 cost a CPU up to a hundred times more than others: take them as 0. This is set on import, since a
+# worker thread keeps what held when it was born, and the first large operation gives birth to all of them.
+torch.set_flush_denormal(True)
+
 SCHEDULES = ("cosine", "constant")
 SMALLEST_SHARE = 0.1  # of the learning rate, where the cosine ends
 
@@ -120,8 +124,6 @@ def train(
     optimizer = optimizer or make_optimizer(parameters, plan)
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "fp16-autocast")  # fp16 gradients underflow
     torch.manual_seed(plan.seed)
-    if device.type == "cpu":
-        torch.set_flush_denormal(True)  # tiny numbers cost a CPU a hundred times more than others
     history = load_checkpoint(checkpoint, model, optimizer, scaler, plan) if resume else History()
     first = len(history.losses)
     if validation is not None and not history.validation:

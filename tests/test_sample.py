@@ -29,12 +29,12 @@ def test_the_base_is_small_and_tied(model):
 
 
 def test_the_base_knows_python_that_it_has_not_seen(model):
-    """The recorded loss is that of the whole validation text; a twelfth of it must be near, and below any guess."""
+    """The recorded loss is that of the whole validation text; a fortieth of it must be near, and below any guess."""
     batches = windows_in_order(pretraining_text("validation"), 8, 256)
-    bits = bits_per_byte(evaluate(model, batches[::12]))
+    bits = bits_per_byte(evaluate(model, batches[::40]))
     recorded = base.base_record()["validation_bits_per_byte"]
     assert recorded < 3
-    assert bits == pytest.approx(recorded, rel=0.1), (
+    assert bits == pytest.approx(recorded, rel=0.15), (
         f"recorded with Python {base.base_record()['python']}, not {platform.python_version()}"
     )
 

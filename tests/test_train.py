@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -221,6 +223,12 @@ def test_evaluation_is_the_mean_over_tokens_and_keeps_the_mode():
     model.eval()
     evaluate(model, rows)
     assert not model.training
+
+
+def test_tiny_numbers_are_zero_in_every_thread():
+    code = "import minigpt.train, torch; print((torch.full((4_000_000,), 1e-39) * 0.9).count_nonzero().item())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_bits_per_byte_of_a_uniform_guess_is_eight():

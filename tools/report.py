@@ -19,18 +19,12 @@ from pathlib import Path
 import jinja2
 
 from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.plots import COLORS
 from minigpt.memory.units import GB, MB, gb, gib, mb
 from minigpt.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
 
 HERE = Path(__file__).resolve().parent
-COLORS = {  # told apart in every common kind of colour blindness (Paul Tol's "bright")
-    "weights": "#4477aa",
-    "gradients": "#66ccee",
-    "optimizer": "#228833",
-    "activations": "#ccbb44",
-    "temporary": "#bbbbbb",
-}
-LINES = {"train": "#9aa5b1", "validation": "#4477aa"}
+LINES = {"train": "#999999", "validation": "#0072B2"}
 
 
 def error(predicted: int, measured: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from minigpt.memory import ops
 from minigpt.memory.architecture import Architecture
+from minigpt.memory.linears import Linears
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.tape import Tape, Value
 
@@ -22,16 +23,9 @@ class Forward:
 
     def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
         self.tape, self.a, self.plan = tape, architecture, plan
-        weight_bytes = plan.regime.weights
-        gradient_bytes = plan.regime.gradients  # of .grad
-        if gradient_bytes > 4:  # the float32 copy is made by the optimizer
-            gradient_bytes -= 4
-        self.weights = {
-            t.name: tape.parameter(t.numel, weight_bytes, gradient_bytes) for t in architecture.tensors()
-        }
-        self.compute = 2 if plan.regime.autocast else weight_bytes  # bytes of a matrix product's element
+        self.linear = Linears(tape, architecture, plan)
+        self.weights, self.compute = self.linear.weights, self.linear.compute
         self.rows = plan.tokens
-        self.cached_casts: dict[str, Value] = {}
         self.outputs: list = []  # what the caller gets besides the loss
         # Splitting or merging heads moves data unless a dimension is 1.
         self.heads_move = architecture.n_head > 1 and plan.seq_len > 1
@@ -42,7 +36,7 @@ class Forward:
     def loss(self, tokens: Value, targets: Value) -> Value:
         run = {"minigpt": self._minigpt, "gpt2": self._gpt2}.get(self.a.family, self._llama)
         loss = run(tokens, targets)
-        self.cached_casts.clear()  # autocast forgets its cache when its block ends
+        self.linear.cached_casts.clear()  # autocast forgets its cache when its block ends
         return loss
 
     # ------------------------------------------------------------ the models
@@ -196,21 +190,6 @@ class Forward:
 
     # ------------------------------------------------------------ shared parts
 
-    def linear(self, x: Value, name: str, n_out: int) -> Value:
-        """A linear layer by its weight's name; under autocast, on 16-bit copies of weight and input."""
-        weight, bias = self._cast_weight(name), self.weights.get(name + ".bias")
-        if bias is not None:
-            bias = self._cast_weight(name + ".bias")
-        return ops.linear(self.tape, ops.cast(self.tape, x, self.compute), weight, n_out, bias)
-
-    def _cast_weight(self, name: str) -> Value:
-        weight = self.weights[name]
-        if weight.itemsize == self.compute:
-            return weight
-        if name not in self.cached_casts:
-            self.cached_casts[name] = ops.cast(self.tape, weight, self.compute)
-        return self.cached_casts[name]
-
     def _embed(self, tokens: Value, positions: Value, table: str) -> Value:
         tape, w, C = self.tape, self.weights, self.a.n_embd
         return ops.add(
@@ -229,7 +208,7 @@ class Forward:
         return ops.multiply(tape, self.weights[name], ops.cast(tape, hidden, itemsize))
 
     def _sdpa(self, q: Value, k: Value, v: Value) -> Value:
-        q, k, v = (ops.cast(self.tape, value, self.compute) for value in (q, k, v))
+        q, k, v = (self._product(value) for value in (q, k, v))
         return ops.attention(self.tape, q, k, v, self.rows * self.a.n_head)
 
     def _eager(self, q: Value, k: Value, v: Value, mask: Value) -> Value:
@@ -252,7 +231,7 @@ class Forward:
     def _scores(self, q: Value, k: Value) -> Value:
         """q @ k^T: B * H * T * T elements. The factors are copied if their heads are interleaved."""
         tape, a, plan = self.tape, self.a, self.plan
-        q, k = ops.cast(tape, q, self.compute), ops.cast(tape, k, self.compute)
+        q, k = self._product(q), self._product(k)
         q = ops.copy(tape, q) if self.batch_moves else q
         if self.pairs_move:
             k = ops.copy(tape, k)
@@ -261,10 +240,14 @@ class Forward:
     def _weigh(self, weights: Value, v: Value) -> Value:
         """weights @ v: B * H * T * D elements."""
         tape, a = self.tape, self.a
-        weights, v = ops.cast(tape, weights, self.compute), ops.cast(tape, v, self.compute)
+        weights, v = self._product(weights), self._product(v)
         if self.pairs_move:
             v = ops.copy(tape, v)
         return ops.matmul(tape, weights, v, self.rows * a.n_head * a.head_dim)
+
+    def _product(self, x: Value) -> Value:
+        """x as a matrix product takes it: in 16 bits under autocast."""
+        return ops.cast(self.tape, x, self.compute) if self.plan.regime.autocast else x
 
     def _cache(self, x: Value) -> Value:
         """transformers' DynamicCache: a copy of the keys or values, kept as an output."""

@@ -63,6 +63,15 @@ class CudaReading:
     unattributed: int  # peak_allocated less the meter's peak: kernel workspaces, tensors the meter never saw
 
 
+def _scales(parameter: torch.Tensor) -> list[torch.Tensor]:
+    """What bitsandbytes keeps beside a 4-bit parameter: scales, and tables to read codes with."""
+    states = [getattr(parameter, "quant_state", None)]
+    if states[0] is not None and states[0].nested:
+        states += [states[0].state2]
+    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+    return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
+
+
 class MemoryMeter(TorchDispatchMode):
     """Measure the code inside ``with``.
 
@@ -201,6 +210,8 @@ class MemoryMeter(TorchDispatchMode):
             for parameter in self.model.parameters():
                 self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
                 self._book_gradient(parameter)
+                for tensor in _scales(parameter):
+                    self._book(tensor, WEIGHTS, frozen=True)
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
             for buffer in self.model.buffers():

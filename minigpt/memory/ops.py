@@ -182,9 +182,13 @@ def attention(tape: Tape, q: Value, k: Value, v: Value, heads_by_rows: int) -> V
     """Scaled dot-product attention in one kernel: saves q, k, v, the output and a logsumexp in float32."""
     out = Value(tape.new(q.nbytes), q.numel, q.itemsize)
     logsumexp = tape.new(4 * heads_by_rows)
-    return tape.record(
-        "attention", [q, k, v], out, [q.storage, k.storage, v.storage, out.storage, logsumexp]
-    )
+    saves = [q.storage, k.storage, v.storage, out.storage, logsumexp]
+
+    def backward(edges, gradient):
+        made = [tape.gradient(edge) or tape.new(edge.nbytes) for edge in edges]  # all three, wanted or not
+        return [None if edge.target is None else one for edge, one in zip(edges, made, strict=True)]
+
+    return tape.record("attention", [q, k, v], out, saves, backward)
 
 
 def split(tape: Tape, x: Value, parts: int) -> list[Value]:

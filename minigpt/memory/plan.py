@@ -44,13 +44,17 @@ PRECISIONS = {
 }
 
 ALLOWED = {
-    "method": ("full",),
+    "method": ("full", "lora", "qlora"),
     "precision": tuple(PRECISIONS),
-    "optimizer": ("adamw", "sgd"),
+    "adapter_dtype": ("fp32", "same"),
+    "optimizer": ("adamw", "adamw8bit", "sgd"),
     "optimizer_loop": ("foreach", "single", "fused"),
     "attention": ("sdpa", "eager"),
     "holds": ("loss", "outputs"),
 }
+
+
+ADAPTED = "fp32, bf16, bf16-autocast, fp16-autocast"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +63,13 @@ class TrainingPlan:
 
     batch: int = 1  # sequences in one forward pass
     seq_len: int = 256  # tokens in a sequence
-    method: str = "full"  # what is trained
-    precision: str = "fp32"  # one of PRECISIONS
+    method: str = "full"  # what is trained: everything, or adapters on a frozen base ("lora", "qlora")
+    precision: str = "fp32"  # one of PRECISIONS; with adapters, the base's
+    rank: int = 8  # r of the adapters
+    targets: str = "all-linear"  # which matrices get one: all of the blocks', or names such as "q,v"
+    adapter_dtype: str = "fp32"  # peft's default on any base; "same": the base's
+    double_quantization: bool = True  # qlora: the scales are quantized too; transformers' default is False
+    kbit_preparation: bool = True  # qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit
     optimizer: str = "adamw"  # "sgd" is plain SGD: no state
     optimizer_loop: str = "foreach"  # AdamW's inner loop: torch takes "foreach" on a GPU, "single" on a CPU
     attention: str = "sdpa"  # "eager" makes the score matrix a real tensor
@@ -70,18 +79,45 @@ class TrainingPlan:
     accumulation: int = 1  # forward and backward passes before one optimizer step
 
     def __post_init__(self) -> None:
-        for name in ("batch", "seq_len", "accumulation"):
+        for name in ("batch", "seq_len", "accumulation", "rank"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
         for name, allowed in ALLOWED.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.method != "full" and self.regime.float32_update:
+            raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
 
     @property
     def regime(self) -> Precision:
         """The bytes behind the name of the precision."""
         return PRECISIONS[self.precision]
+
+    @property
+    def adapter_itemsize(self) -> int:
+        """Bytes of one adapter weight."""
+        return 4 if self.adapter_dtype == "fp32" else self.regime.weights
+
+    @property
+    def four_bit_compute(self) -> int:
+        """Bytes of the precision that 4-bit weights are computed in: always 16 bits here."""
+        return 2
+
+    def target_names(self, architecture) -> set[str]:
+        """The matrices that get an adapter. Raises ValueError for one that the architecture has not."""
+        linears = [t for t in architecture.block_tensors() if t.kind == "linear"]
+        if self.method == "full":
+            return set()
+        names = {t.name for t in linears}
+        chosen = names if self.targets == "all-linear" else {name.strip() for name in self.targets.split(",")}
+        if not chosen <= names:
+            wrong, right = ", ".join(sorted(chosen - names)), ", ".join(sorted(names))
+            raise ValueError(f"targets has {wrong!r}; allowed: all-linear, or some of {right}")
+        smallest = min(min(t.shape) for t in linears if t.name in chosen)
+        if self.rank > smallest:
+            raise ValueError(f"rank is {self.rank}; the smallest side of a target is {smallest}")
+        return chosen
 
     @property
     def tokens(self) -> int:

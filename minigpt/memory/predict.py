@@ -38,7 +38,8 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
     tape = Tape()
     forward = Forward(tape, architecture, plan)
-    state = _optimizer_state(tape, architecture, plan)
+    trained = forward.linear.trained
+    state = _optimizer_state(tape, trained, plan)
     buffers = _buffers(tape, architecture)
     tokens, targets = (tape.constant(plan.tokens, INT64) for _ in range(2))
     for _ in range(plan.accumulation):
@@ -49,24 +50,45 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
         tape.backward(loss)
         tape.block = tape.doing = ""
     tape.phase = "step"
-    _optimizer_step(tape, architecture, plan)
-    result = tape.result(frozen=sum(storage.nbytes for storage in buffers))
+    _optimizer_step(tape, trained, plan)
+    result = tape.result(frozen=forward.linear.frozen_bytes() + sum(storage.nbytes for storage in buffers))
     del loss, outputs, state
     return result
 
 
-def _optimizer_state(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> list[Storage]:
-    """What the optimizer keeps: AdamW's two moments, a step count, a master copy, a second gradient."""
+def _optimizer_state(tape: Tape, trained: list[tuple[int, int]], plan: TrainingPlan) -> list[Storage]:
+    """What the optimizer keeps for each (numel, itemsize): moments, a step count, a master copy, a second gradient."""
     if plan.optimizer == "sgd":
         return []
+    if plan.optimizer == "adamw8bit":
+        return _eight_bit_state(tape, trained)
     regime, state = plan.regime, []
-    for tensor in architecture.tensors():
-        moment = tensor.numel * regime.moments // 2
-        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in (moment, moment, tensor.numel * regime.master)]
+    for numel, itemsize in trained:
+        moment = numel * _moment_itemsize(itemsize, plan)
+        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in (moment, moment, numel * regime.master)]
         if not regime.float32_update:
             state.append(Storage(tape, STEP_COUNT, OPTIMIZER))
         if regime.gradients > 4:
-            state.append(Storage(tape, tensor.numel * 4, GRADIENTS))
+            state.append(Storage(tape, numel * 4, GRADIENTS))
+    return state
+
+
+def _moment_itemsize(itemsize: int, plan: TrainingPlan) -> int:
+    """AdamW's moments have the weight's precision, unless the update is made in float32."""
+    return 4 if plan.regime.float32_update else itemsize
+
+
+def _eight_bit_state(tape: Tape, trained: list[tuple[int, int]]) -> list[Storage]:
+    """bitsandbytes: one byte an element and a float32 scale each 256, twice; float32 under 4,096 elements."""
+    state = []
+    for numel, _ in trained:
+        if numel < 4096:
+            sizes = [4 * numel] * 2
+        else:
+            sizes = [numel, 4 * -(-numel // 256)] * 2
+        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in sizes]
+    if any(numel >= 4096 for numel, _ in trained):
+        state += [Storage(tape, 1024, OPTIMIZER) for _ in range(2)]  # the two 8-bit maps, shared
     return state
 
 
@@ -77,19 +99,18 @@ def _buffers(tape: Tape, architecture: Architecture) -> list[Storage]:
     return [Storage(tape, 4 * (architecture.head_dim // 2), WEIGHTS) for _ in range(2)]
 
 
-def _optimizer_step(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
+def _optimizer_step(tape: Tape, trained: list[tuple[int, int]], plan: TrainingPlan) -> None:
     """What the update makes on the way. A loop over tensors needs it for one of them only, more or less."""
-    if plan.optimizer == "sgd":
+    if plan.optimizer in ("sgd", "adamw8bit"):  # the latter's scratch is inside its kernel
         return
     tape.doing = "square roots of v"
-    numels = [tensor.numel for tensor in architecture.tensors()]
     regime, alive = plan.regime, []
+    roots = [numel * _moment_itemsize(itemsize, plan) for numel, itemsize in trained]
     if regime.float32_update:  # minigpt.precision.MasterAdamW: the root, the root scaled, and what needs a cast
         casts = (regime.gradients == 2) + (not regime.master)
-        alive = [tape.new(4 * max(numels)) for _ in range(2 + casts)]
+        alive = [tape.new(max(roots)) for _ in range(2 + casts)]
     elif plan.optimizer_loop == "foreach":  # the roots of all tensors at once
-        alive = [tape.new(numel * regime.moments // 2) for numel in numels]
+        alive = [tape.new(nbytes) for nbytes in roots]
     elif plan.optimizer_loop == "single":  # the root, the root scaled, and the last tensor's, still bound
-        elements = max(before + 2 * numel for before, numel in zip([0, *numels], numels))
-        alive = [tape.new(elements * regime.moments // 2)]
+        alive = [tape.new(max(before + 2 * nbytes for before, nbytes in zip([0, *roots], roots)))]
     del alive

@@ -125,11 +125,6 @@ class Tape:
         """A temporary storage."""
         return Storage(self, nbytes)
 
-    def parameter(self, numel: int, itemsize: int, gradient_itemsize: int) -> Value:
-        """A weight; one that takes no gradient has a ``gradient_itemsize`` of 0."""
-        leaf = Leaf(numel * gradient_itemsize) if gradient_itemsize else None
-        return Value(Storage(self, numel * itemsize, WEIGHTS), numel, itemsize, leaf)
-
     def constant(self, numel: int, itemsize: int) -> Value:
         """A tensor without a gradient: tokens, positions, a mask."""
         return Value(Storage(self, numel * itemsize), numel, itemsize)

@@ -1,0 +1,206 @@
+"""Comparing an answer with the truth: whole numbers, ledgers, tensors and texts, as plain values.
+
+An int subclass that equals everything, a patched ``math.isclose`` and NaN get nothing here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+import torch
+
+from minigpt.checks.naming import FACTORS, LARGE_UNITS, diagnose
+from minigpt.memory.buckets import Ledger
+
+
+def whole(value, what: str) -> int:
+    """``value`` as a plain int: an int, a numpy integer or a 0-d integer tensor. Raises AssertionError otherwise."""
+    kind = type(value).__name__
+    if isinstance(value, bool) or kind in ("bool_", "bool") or getattr(value, "dtype", None) is torch.bool:
+        raise AssertionError(f"{what}: {show(value)} is a truth value; a whole number is asked for")
+    try:
+        return operator.index(value)  # always a plain int, whatever the class says about itself
+    except TypeError:
+        pass
+    number = _float(value)
+    if number is None:
+        raise AssertionError(f"{what}: {_kind(value)}; a whole number (int) is asked for")
+    if not math.isfinite(number):
+        raise AssertionError(f"{what}: {number} is not a number of anything; a whole number (int) is asked for")
+    hint = "; divide with //" if number == int(number) else ""
+    raise AssertionError(f"{what}: {number!r} is a float; a whole number (int) is asked for{hint}")
+
+
+def _float(value) -> float | None:
+    """A real number as a plain float, past whatever a subclass says; None for anything else."""
+    if isinstance(value, float):
+        return float.__float__(value)
+    try:
+        return float.__float__(float(value)) if not isinstance(value, (str, bytes)) else None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def _number(value) -> int | float | None:
+    """A plain int where the value is whole by type, else a plain float, or None."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return _float(value)
+
+
+def same(a, b) -> bool:
+    """Whether two values are equal, compared as plain values; tensors by every element and the dtype."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+            return False
+        return a.shape == b.shape and a.dtype == b.dtype and _distance(a, b) == 0
+    if is_dataclass(a) and is_dataclass(b) and type(a) is type(b):
+        return all(same(getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(itertools.starmap(same, zip(a, b)))
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and str.__eq__(str.__str__(a), str.__str__(b))
+    x, y = _number(a), _number(b)
+    if x is None or y is None:  # nothing that this module can look into: ask it
+        return a is b or type(a) is type(b) and (a == b) is True or repr(a) == repr(b)
+    return x == y or (x != x and y != y)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference between two tensors of one shape; NaN where only one of them is NaN."""
+    if not a.numel():
+        return 0.0
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        a, b = (torch.Tensor.to(t.detach(), "cpu", torch.float64) for t in (a, b))
+        return (a - b).abs().max().item()
+
+
+def integer(got, expected: int, what: str, *, wrong=None, slips=None, unit: str = "") -> None:
+    """``got`` must be the whole number ``expected``. ``unit`` "bytes" also tries the mistakes bytes invite."""
+    if unit == "bytes":
+        _refuse_large_units(got, expected, what)
+    got = whole(got, what)
+    if not got == expected:
+        raise AssertionError(f"{what}: {diagnose(got, expected, wrong, slips, unit)}")
+
+
+def buckets(got, expected, what: str, *, wrong=None, slips=None) -> None:
+    """A ledger, bucket by bucket: a mapping (or a Ledger) of integer bytes against ``expected``'s keys.
+
+    ``wrong`` and ``slips`` map a bucket's name to the hints for that bucket. All wrong buckets are named.
+    """
+    if isinstance(expected, Ledger):
+        expected = expected.as_dict()
+    if isinstance(got, Ledger):  # it always has five buckets; those that nobody asked for may be empty
+        got = {bucket: nbytes for bucket, nbytes in got.as_dict().items() if nbytes or bucket in expected}
+    if not isinstance(got, Mapping):
+        keys = ", ".join(expected)
+        raise AssertionError(f"{what}: {_kind(got)}; a dict of bytes is asked for, with the keys {keys}")
+    missing = [key for key in expected if key not in got]
+    extra = [show(key) for key in got if key not in expected]
+    if missing or extra:
+        parts = [f"it lacks {', '.join(missing)}"] * bool(missing) + [f"it has {', '.join(extra)}"] * bool(extra)
+        raise AssertionError(f"{what}: {' and '.join(parts)}; the buckets are {', '.join(expected)}")
+    problems, numbers, total = [], {}, sum(expected.values())
+    for bucket, truth in expected.items():
+        name = f"{what}, {bucket}"
+        _refuse_large_units(got[bucket], truth, name)
+        numbers[bucket] = number = whole(got[bucket], name)
+        if not number == truth:
+            others = {total: f"that is the total; the bucket asked for is {bucket}"}
+            others |= {v: f"that is the figure of {k}" for k, v in expected.items() if k != bucket and v != truth and v}
+            hints = [(given or {}).get(bucket) for given in (wrong, slips)]
+            problems.append(f"{name}: {diagnose(number, truth, *hints, 'bytes', others)}")
+    if problems and sum(numbers.values()) == total:
+        problems.append("The total is right: the bytes are in the wrong buckets.")
+    if problems:
+        raise AssertionError("\n".join(problems))
+
+
+def close(got, expected, what: str, *, rtol: float = 1e-5, atol: float = 1e-7, wrong=None, dtype=None) -> None:
+    """Every element of ``got`` within ``atol + rtol * |expected|``: a number or tensor, or a mapping of tensors.
+
+    ``wrong`` maps a mistake to the value (of the same form) that it gives. ``dtype`` is also checked, if given.
+    """
+    if isinstance(expected, Mapping):
+        for key, truth in expected.items():
+            hints = {mistake: values[key] for mistake, values in (wrong or {}).items() if key in values}
+            if not isinstance(got, Mapping) or key not in got:
+                raise AssertionError(f"{what}: {key} is missing")
+            close(got[key], truth, f"{what}, {key}", rtol=rtol, atol=atol, wrong=hints, dtype=dtype)
+        return
+    truth = _tensor(expected, what)
+    if got is None:
+        raise AssertionError(f"{what}: there is none (None)")
+    if dtype is not None and getattr(got, "dtype", None) != dtype:
+        raise AssertionError(f"{what}: its dtype is {getattr(got, 'dtype', type(got).__name__)}; {dtype} is asked for")
+    value = _tensor(got, what)
+    if value.shape != truth.shape:
+        turned = ": it is transposed" if value.shape == truth.shape[::-1] else ""
+        raise AssertionError(f"{what}: its shape is {tuple(value.shape)}, not {tuple(truth.shape)}{turned}")
+    if _near(value, truth, rtol, atol):
+        return
+    for mistake, other in (wrong or {}).items():
+        other = _tensor(other, what)
+        if other.shape == truth.shape and _near(value, other, rtol, atol):
+            raise AssertionError(f"{what}: {mistake}")
+    if not value.isfinite().all().item():
+        raise AssertionError(f"{what}: it holds NaN or infinity")
+    for factor, mistake in FACTORS.items():
+        if truth.abs().max().item() > 0 and _near(value, truth * factor, rtol, atol):
+            raise AssertionError(f"{what}: {mistake}")
+    raise AssertionError(f"{what}: it differs by up to {_distance(value, truth):.3g}, "
+                         f"where values are up to {truth.abs().max().item():.3g}")  # fmt: skip
+
+
+def choice(got, expected, what: str, *, wrong=None) -> None:
+    """``got`` must be the text (or None) ``expected``; ``wrong`` is {text: mistake}."""
+    text = str.__str__(got) if isinstance(got, str) else got
+    if expected is None and text is None or type(text) is str and text == expected:
+        return
+    if text is not None and type(text) is not str:
+        raise AssertionError(f"{what}: {_kind(got)}; a text is asked for")
+    hint = (wrong or {}).get(text) or f"the answer is {expected!r}"
+    raise AssertionError(f"{what}: {text!r} is not right: {hint}")
+
+
+def passed(what: str) -> None:
+    """The one line that a passed check prints."""
+    print(f"Passed: {what}")
+
+
+def _refuse_large_units(got, expected: int, what: str) -> None:
+    number = _float(got)
+    for size, name in LARGE_UNITS:
+        if number and expected and abs(number * size / expected - 1) < 6e-3 and not isinstance(got, int):
+            raise AssertionError(f"{what}: {number:g} is in {name}; whole bytes (int) are asked for")
+
+
+def _tensor(value, what: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.to(value.detach(), "cpu", torch.float64)
+    number = _float(value)
+    if number is None:
+        raise AssertionError(f"{what}: {_kind(value)}; a number or tensor is asked for")
+    return torch.tensor(number, dtype=torch.float64)
+
+
+def _near(a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float) -> bool:
+    return bool(((a - b).abs() <= atol + rtol * b.abs()).all().item())  # NaN is not <= anything
+
+
+def show(value) -> str:
+    text = f"{value:,}" if type(value) is int else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _kind(value) -> str:
+    return f"{show(value)} is of type {type(value).__name__}"

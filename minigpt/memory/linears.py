@@ -1,0 +1,136 @@
+"""A linear layer under each method: trained as it is, frozen with an adapter, frozen in 4 bits with one.
+
+    full    y = x W^T                            saves x and W (a parameter, so no bytes)
+    lora    y = x W^T + s (x32 A^T) B^T          saves x32 and x32 A^T; x itself no more, since W is frozen
+    qlora   the same, W stored in 4 bits         W is made 16-bit again for each product, and thrown away
+
+peft keeps adapters in float32 on a 16-bit base (``autocast_adapter_dtype``), so x32 is a copy of the input
+that each adapted layer makes for itself: q, k and v save three copies of one tensor. The order of the casts
+is peft 0.21's ``lora.Linear`` and ``lora.bnb.Linear4bit``.
+"""
+
+from __future__ import annotations
+
+from minigpt.memory import ops
+from minigpt.memory.architecture import Architecture
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.tape import WEIGHTS, Leaf, Storage, Tape, Value
+
+BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
+TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
+
+
+def quantized_bytes(numel: int, double: bool) -> list[int]:
+    """The storages of one 4-bit tensor: packed weights, scales, tables. 4.5 bits a weight, or 4.127 nested."""
+    blocks = -(-numel // BLOCK)
+    if not double:
+        return [(numel + 1) // 2, 4 * blocks, TABLE]
+    return [(numel + 1) // 2, blocks, TABLE, 4 * -(-blocks // NESTED_BLOCK), 4, NESTED_TABLE]
+
+
+class Linears:
+    """The weights of a model under a plan, and ``linear(x, name, n_out)`` on them.
+
+    ``weights``: Values by name. ``trained``: (numel, itemsize) of every tensor that takes a gradient.
+    """
+
+    def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
+        self.tape, self.plan = tape, plan
+        regime = plan.regime
+        self.compute = 2 if regime.autocast else regime.weights  # bytes of a matrix product's element
+        self.weights: dict[str, Value] = {}
+        self.quantized: dict[str, int] = {}  # numel, by name
+        self.trained: list[tuple[int, int]] = []
+        self.cached_casts: dict[str, Value] = {}
+        self.storages: list[Storage] = []
+        frozen = plan.method != "full"
+        targets = plan.target_names(architecture)
+        for tensor in architecture.tensors():
+            if plan.method == "qlora" and tensor.kind == "linear":
+                sizes = quantized_bytes(tensor.numel, plan.double_quantization)
+                self.storages += [Storage(tape, nbytes, WEIGHTS) for nbytes in sizes]
+                self.quantized[tensor.name] = tensor.numel
+            else:
+                itemsize = 4 if plan.method == "qlora" and plan.kbit_preparation else regime.weights
+                self._add(tensor.name, tensor.numel, itemsize, trained=not frozen)
+            if frozen and tensor.name.rsplit(".", 1)[-1] in targets and tensor.kind == "linear":
+                n_out, n_in = tensor.shape
+                itemsize = plan.adapter_itemsize
+                self._add(tensor.name + ".A", plan.rank * n_in, itemsize, trained=True)
+                self._add(tensor.name + ".B", plan.rank * n_out, itemsize, trained=True)
+
+    def _add(self, name: str, numel: int, itemsize: int, trained: bool) -> None:
+        gradient = 0
+        if trained:
+            # What .grad takes: the optimizer makes the float32 copy of "16+32" itself.
+            gradient = itemsize if self.plan.method != "full" else self.plan.regime.gradients
+            gradient -= 4 * (gradient > 4)
+            self.trained.append((numel, itemsize))
+        storage = Storage(self.tape, numel * itemsize, WEIGHTS)
+        self.weights[name] = Value(storage, numel, itemsize, Leaf(numel * gradient) if gradient else None)
+
+    def frozen_bytes(self) -> int:
+        """Bytes of weights that take no gradient."""
+        values = [value.nbytes for value in self.weights.values() if value.source is None]
+        return sum(values) + sum(storage.nbytes for storage in self.storages)
+
+    def __call__(self, x: Value, name: str, n_out: int) -> Value:
+        """The layer called ``name``, on x: (rows, n_in) to (rows, n_out)."""
+        if name in self.quantized:
+            result = self._four_bit(x, name, n_out)
+        else:
+            result = self._plain(x, name, n_out)
+        return self._adapted(x, result, name, n_out) if name + ".A" in self.weights else result
+
+    def _plain(self, x: Value, name: str, n_out: int) -> Value:
+        """Under autocast, on 16-bit copies of weight and input."""
+        weight, bias = self._cast_weight(name), self.weights.get(name + ".bias")
+        if bias is not None:
+            bias = self._cast_weight(name + ".bias")
+        return ops.linear(self.tape, ops.cast(self.tape, x, self.compute_of(x)), weight, n_out, bias)
+
+    def compute_of(self, x: Value) -> int:
+        """Autocast's precision, or x's own."""
+        return self.compute if self.plan.regime.autocast else x.itemsize
+
+    def _cast_weight(self, name: str) -> Value:
+        weight = self.weights[name]
+        if not self.plan.regime.autocast or weight.itemsize == self.compute:
+            return weight
+        if weight.source is None:  # autocast caches the casts of trained weights only
+            return ops.cast(self.tape, weight, self.compute)
+        if name not in self.cached_casts:
+            self.cached_casts[name] = ops.cast(self.tape, weight, self.compute)
+        return self.cached_casts[name]
+
+    def _adapted(self, x: Value, result: Value, name: str, n_out: int) -> Value:
+        tape, itemsize = self.tape, result.itemsize
+        if name in self.quantized:
+            result = ops.copy(tape, result, gradient_copied=False)  # peft clones, against in-place surprises
+        if not (self.plan.regime.autocast and name in self.quantized):
+            x = ops.cast(tape, x, self.plan.adapter_itemsize)
+        update = self._plain(self._plain(x, name + ".A", self.plan.rank), name + ".B", n_out)
+        update = ops.scale(tape, update)
+        if name in self.quantized:
+            return ops.add(tape, result, ops.cast(tape, update, itemsize))
+        return ops.cast(tape, ops.add(tape, result, update), itemsize)
+
+    def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
+        """bitsandbytes' Linear4bit: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
+        tape, numel = self.tape, self.quantized[name]
+        inside = ops.cast(tape, x, self.plan.four_bit_compute)
+        itemsize, rows = inside.itemsize, x.numel * n_out // numel
+        out = Value(tape.new(rows * n_out * itemsize), rows * n_out, itemsize)
+
+        def backward(edges, gradient):
+            scales = tape.new(4 * -(-numel // BLOCK)) if self.plan.double_quantization else None
+            weight = tape.new(itemsize * numel)  # noqa: F841  lives until this returns
+            del scales
+            made = tape.fresh(edges)
+            if made[0] is not None:
+                made[0].viewed = True
+            return made
+
+        tape.record("linear, 4 bits", [inside], out, (), backward)
+        del inside
+        return ops.cast(tape, out, x.itemsize)

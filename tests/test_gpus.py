@@ -1,0 +1,40 @@
+"""The list of cards, against torch's own rule for bfloat16 and against what a label can hold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+from minigpt.memory.gpus import GPUS
+from minigpt.memory.units import GB, GIB
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_bfloat16_is_native_exactly_where_torch_says_so(name):
+    gpu = GPUS[name]
+    properties = SimpleNamespace(major=gpu.capability[0], minor=gpu.capability[1])
+    with (
+        mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(torch.cuda, "current_device", lambda: 0),
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+        mock.patch.object(torch.version, "hip", None),
+        mock.patch.object(torch.version, "cuda", "13.0"),
+    ):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    assert ("bfloat16" in gpu.formats) == native
+    assert "float16" in gpu.formats
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_card_holds_its_label_in_gib_less_a_part_that_is_withheld(name):
+    gpu = GPUS[name]
+    assert 0 <= gpu.withheld <= gpu.label * GIB / 15  # error correction keeps 1/16 of GDDR6
+
+
+def test_the_named_cards_differ_where_they_should():
+    assert GPUS["T4"].formats == ("float16",)  # no bfloat16 before Ampere
+    assert all(100 * GB <= gpu.bandwidth <= 10_000 * GB for gpu in GPUS.values())
+    assert GPUS["A100 80GB"].vram == 80 * GIB
