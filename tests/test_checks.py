@@ -135,8 +135,8 @@ def test_slips_are_differences_from_the_right_count(model):
 
 def test_no_two_slips_of_a_lab_case_hide_each_other():
     config = dict(
-        model_type="llama", vocab_size=500, hidden_size=48, intermediate_size=130, num_hidden_layers=3,
-        num_attention_heads=6, num_key_value_heads=3, head_dim=20, tie_word_embeddings=False,
+        model_type="llama", vocab_size=500, hidden_size=72, intermediate_size=130, num_hidden_layers=3,
+        num_attention_heads=9, num_key_value_heads=3, head_dim=10, tie_word_embeddings=False,
     )  # fmt: skip
     values = [value for value in checks.parameter_slips(config).values() if value]
     assert len(set(values)) == len(values)

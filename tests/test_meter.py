@@ -7,7 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from minigpt.memory import MemoryMeter, TrainingPlan
-from minigpt.memory.measure import build, make_optimizer, measure, training_step
+from minigpt.memory.building import build, make_optimizer
+from minigpt.memory.measure import measure, training_step
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, llama
 

@@ -122,9 +122,8 @@ def main() -> int:
             exact = sum(found[name][0] == 0 for _, found in chosen)
             worst = max(range(len(chosen)), key=shares.__getitem__)
             where = f"{chosen[worst][0]} ({chosen[worst][1][name][0]:+,} B)" if shares[worst] else ""
-            print(
-                f"{device:<8} {name:<12} {len(chosen):>5} {exact:>6} {median(shares):>8.3%} {shares[worst]:>8.3%}  {where}"
-            )
+            row = f"{device:<8} {name:<12} {len(chosen):>5} {exact:>6} {median(shares):>8.3%} {shares[worst]:>8.3%}"
+            print(f"{row}  {where}")
             held &= shares[worst] == 0 if name in ("weights", "gradients", "optimizer") else shares[worst] < 0.01
     print("weights, gradients and optimizer exact, activations and peak within 1%: " + ("yes" if held else "NO"))
     return 0 if held else 1

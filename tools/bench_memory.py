@@ -19,11 +19,12 @@ STEP = """
 import json, sys, time, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from minigpt.memory import TrainingPlan
-from minigpt.memory.measure import build, make_optimizer, training_step
+from minigpt.memory.building import build, make_optimizer
+from minigpt.memory.measure import training_step
 from minigpt.memory.meter import MemoryMeter
 plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)
 with FakeTensorMode():
-    module = build("llama-7b", plan)
+    module = build("llama-7b", plan, "fake")
     optimizer = make_optimizer(module, plan)
     tokens = torch.randint(0, 32000, (plan.batch, plan.seq_len))
     started = time.perf_counter()

@@ -13,9 +13,10 @@ from unittest import mock
 import torch
 
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.building import build, make_optimizer
 from minigpt.memory.meter import MemoryMeter
 from minigpt.memory.plan import TrainingPlan
-from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast
+from minigpt.precision import autocast
 
 DEVICES = ("fake", "cpu", "cuda")
 
@@ -27,9 +28,8 @@ def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
     """
     if device not in DEVICES:
         raise ValueError(f"device is {device!r}; allowed: {', '.join(DEVICES)}")
-    with _tensors(device), torch.device("cpu" if device == "fake" else device):
-        module = build(model, plan)
-        return measure_module(module, plan)
+    with _tensors(device):
+        return measure_module(build(model, plan, device), plan)
 
 
 def measure_module(module: torch.nn.Module, plan: TrainingPlan) -> StepMemory:
@@ -70,48 +70,6 @@ def compute_loss(module, tokens, targets, plan: TrainingPlan):
         return cross_entropy(logits, targets, upcast=plan.upcast), logits
     outputs = module(input_ids=tokens, labels=targets, use_cache=plan.use_cache)
     return outputs.loss, outputs if plan.holds == "outputs" else None
-
-
-def build(model, plan: TrainingPlan) -> torch.nn.Module:
-    """The model in the plan's precision and attention, on the current default device, in training mode."""
-    from minigpt.model import GPT, GPTConfig
-
-    dtype = torch.float32 if plan.regime.weights == 4 else torch.bfloat16
-    if isinstance(model, GPTConfig):
-        changed = GPTConfig(**{**model.__dict__, "attention": plan.attention})
-        with _default_dtype(dtype):  # not .to(dtype): fake parameters cannot be swapped afterwards
-            return GPT(changed)
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from minigpt.memory.architecture import KNOWN
-
-    if isinstance(model, str) and model in KNOWN:
-        model = KNOWN[model]
-    if isinstance(model, dict):
-        model = AutoConfig.for_model(**model)
-    return AutoModelForCausalLM.from_config(model, dtype=dtype, attn_implementation=plan.attention).train()
-
-
-def make_optimizer(module: torch.nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
-    """The plan's optimizer over the parameters that take a gradient."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(trained, lr=1e-4)
-    if plan.regime.float32_update:
-        gradients = MASTER_GRADIENTS.get(plan.precision, "16")
-        return MasterAdamW(trained, lr=1e-4, gradients=gradients, master=plan.regime.master > 0)
-    loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
-    return torch.optim.AdamW(trained, lr=1e-4, **loop[plan.optimizer_loop])
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager

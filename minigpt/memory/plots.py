@@ -41,7 +41,8 @@ def stacked_bars(
             hatch = "///" if "measured" in label else None
             axes.barh(row, width, left=left, color=COLORS[bucket], edgecolor="white", hatch=hatch, linewidth=0.5)
             left += width
-        axes.text(left, row, f" {_number(left)} {unit}", va="center", fontsize=9)
+        box = dict(facecolor="white", edgecolor="none", pad=0.8)  # keeps the number off a limit's line
+        axes.text(left, row, f" {_number(left)} {unit}", va="center", fontsize=9, bbox=box)
     for name, nbytes in (limits or {}).items():
         axes.axvline(nbytes / divisor, color="black", linestyle="--", linewidth=1)
         at_top = axes.get_xaxis_transform()
@@ -51,7 +52,8 @@ def stacked_bars(
     axes.set_xlabel(f"memory ({unit})")
     axes.set_title(title, loc="left", fontsize=11, wrap=True, pad=20 if limits else 6)
     axes.margins(x=0.12)
-    _legend(axes, [bucket for bucket in BUCKETS if any(getattr(led, bucket) for led in cases.values())])
+    seen = max(ledger.total for ledger in cases.values()) / 1000  # less than that is no visible width
+    _legend(axes, [b for b in BUCKETS if any(getattr(ledger, b) > seen for ledger in cases.values())])
     axes.spines[["top", "right"]].set_visible(False)
     return axes
 

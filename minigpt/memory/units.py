@@ -1,6 +1,6 @@
 """Bytes to text. GB is 1e9 bytes, GiB is 2**30 bytes, and nothing else is ever printed.
 
-One GiB is 7.37% more than one GB: a card sold as 80 GB and a model said to need 80 GiB do not fit.
+One GiB is 7.37% more than one GB: 24 GiB are 25.8 GB. Cards are sold by one and filled by the other.
 """
 
 KB, MB, GB = 10**3, 10**6, 10**9
