@@ -110,7 +110,7 @@ def save_base(model: GPT, record: dict, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="minigpt.base", description="Pre-train the base model.")
-    parser.add_argument("--steps", type=int, default=3000, help="optimizer steps of 16 x 256 tokens (3000)")
+    parser.add_argument("--steps", type=int, default=2500, help="optimizer steps of 16 x 256 tokens (2500)")
     parser.add_argument("--lr", type=float, default=3e-3, help="largest learning rate (0.003)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / ASSETS, help="folder for the two files")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/base.pt"), help="file to resume from")

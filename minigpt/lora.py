@@ -9,7 +9,6 @@
 
 In DoRA ||V|| is the length of each row of V and m, ``out`` numbers that start at ||W||, is learned too. The norm counts
 as a constant in backward, and the bias is not scaled. A layer trains r (in + out) parameters, with DoRA ``out`` more.
-
 The numbers are peft 0.21's: A starts uniform in +-1/sqrt(in); adapters are float32 on a 16-bit base unless told
 otherwise; a layer casts its input to the adapter's type and its result back. Files have peft's tensor names.
 
@@ -22,7 +21,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -53,36 +51,35 @@ class LoRALinear(nn.Module):
         adapter_dtype: torch.dtype | None = torch.float32, generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        _check(alpha, kind, dropout, adapter_dtype)
+        _check(alpha, dropout, adapter_dtype)
         sizes = shapes(base.in_features, base.out_features, rank, kind)
         self.in_features, self.out_features = base.in_features, base.out_features
         self.rank, self.alpha, self.kind, self.dropout = rank, alpha, kind, dropout
         self.scaling = alpha / math.sqrt(rank) if kind == "rslora" else alpha / rank
         self.merged = False
         self.base = base.requires_grad_(False)
-
-        like = dict(device=next(iter(base.state_dict().values())).device, dtype=adapter_dtype or self.weight().dtype)
+        W = self.base_weight()
+        like = dict(device=W.device, dtype=adapter_dtype or W.dtype)
         A = torch.empty(sizes["lora_A"])
         nn.init.kaiming_uniform_(A, a=math.sqrt(5), generator=generator)  # uniform in +-1/sqrt(in)
         self.lora_A = nn.Parameter(A.to(**like))  # (r, in)
         self.lora_B = nn.Parameter(torch.zeros(sizes["lora_B"], **like))  # (out, r)
         if kind == "dora":
-            self.lora_magnitude_vector = nn.Parameter(row_norms(self.weight()).to(**like))  # (out,); V is W so far
+            self.lora_magnitude_vector = nn.Parameter(row_norms(W).to(**like))  # (out,)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.base(x)  # (..., out)
         if self.merged:
             return y
         h = x.to(self.lora_A.dtype)  # (..., in); a copy where the base is 16-bit, and backward keeps it
-        dropping = self.training and self.dropout > 0
-        if dropping:
+        if dropping := self.training and self.dropout > 0:
             h = F.dropout(h, self.dropout)
         update = F.linear(F.linear(h, self.lora_A), self.lora_B)  # (..., out)
         if self.kind != "dora":
             return (y + update * self.scaling).to(y.dtype)
 
         # As in peft: y = W x + b is there already, so W h is taken from it, unless dropout made h another input.
-        W = self.weight().to(h.dtype)  # (out, in); a copy where the base is 16-bit
+        W = self.base_weight().to(h.dtype)  # (out, in); a copy where the base is 16-bit
         scale = self.lora_magnitude_vector / row_norms(W + self.scaling * self.product().to(h.dtype))  # (out,)
         bias = getattr(self.base, "bias", None)
         Wh = F.linear(h, W) if dropping else y if bias is None else y - bias  # (..., out)
@@ -94,44 +91,36 @@ class LoRALinear(nn.Module):
         return self.lora_B @ self.lora_A
 
     @torch.no_grad()
-    def weight(self) -> Tensor:
+    def base_weight(self) -> Tensor:
         """The base's weight W, (out, in), dequantized if need be."""
-        if hasattr(self.base, "dequantize"):
-            return self.base.dequantize()
-        if not self.base.weight.is_floating_point():
-            raise ValueError(f"base has a weight of {self.base.weight.dtype}; it must be floating-point, or dequantize()")
-        return self.base.weight
+        return self.base.dequantize() if hasattr(self.base, "dequantize") else self.base.weight
 
     @torch.no_grad()
     def merge(self) -> None:
         """Write W' into the base, in place. Until ``unmerge`` the adapter is idle and takes no gradient."""
-        self.expect(merged=False)
-        weight = self.weight() + self.product() * self.scaling  # V, (out, in)
+        self._expect(merged=False)
+        weight = self.base_weight() + self.product() * self.scaling  # V, (out, in)
         if self.kind == "dora":
-            # (out,); the rows of W' have other lengths, and unmerge needs these
-            self.register_buffer("norms", row_norms(weight), persistent=False)
+            self.register_buffer("norms", row_norms(weight), persistent=False)  # (out,); unmerge needs them
             weight = (self.lora_magnitude_vector / self.norms)[:, None] * weight
         self._set(weight, merged=True)
 
     @torch.no_grad()
     def unmerge(self) -> None:
         """Undo ``merge``, to rounding error."""
-        self.expect(merged=True)
-        weight = self.weight()  # W', (out, in)
+        self._expect(merged=True)
+        weight = self.base_weight()  # W', (out, in)
         if self.kind == "dora":
             weight = weight / (self.lora_magnitude_vector / self.norms)[:, None]
             del self.norms
         self._set(weight - self.product() * self.scaling, merged=False)
 
-    def expect(self, merged: bool, name: str = "this layer") -> None:
-        """Raise ValueError unless the adapter is in the base's weight, or not, as ``merged`` says."""
+    def _expect(self, merged: bool, name: str = "this layer") -> None:
         if self.merged != merged:
-            state, remedy = ("merged already", "unmerge") if self.merged else ("not merged", "merge")
-            raise ValueError(f"the adapter of {name} is {state}; {remedy} it first")
+            raise ValueError(f"the adapter of {name} is {'merged already' if self.merged else 'not merged'}")
 
     def _set(self, weight: Tensor, merged: bool) -> None:
-        write = self.base.requantize if hasattr(self.base, "requantize") else self.base.weight.copy_
-        write(weight)
+        (self.base.requantize if hasattr(self.base, "requantize") else self.base.weight.copy_)(weight)
         self.merged = merged
         for parameter in self.parameters(recurse=False):  # the adapter's own; the base's lie deeper
             parameter.requires_grad_(not merged)
@@ -155,7 +144,7 @@ def inject(
     MiniGPT's head, is refused: an adapter would change one use of the weight, and merging would change both.
     Raises ValueError for a value that is not allowed, and leaves the model as it was.
     """
-    _check(alpha, kind, dropout, adapter_dtype)
+    _check(alpha, dropout, adapter_dtype)
     linears = _select(model, targets)
     for name, linear in linears.items():
         shapes(linear.in_features, linear.out_features, rank, kind, name)
@@ -178,7 +167,7 @@ def unmerge(model: nn.Module) -> None:
         layer.unmerge()
 
 
-def save(model: nn.Module, path: str | os.PathLike) -> None:
+def save(model: nn.Module, path: str | Path) -> None:
     """Write the adapters alone to one safetensors file, whole or not at all; their settings are in its header.
 
     Raises ValueError if the model has no adapters, or adapters with different settings.
@@ -189,12 +178,12 @@ def save(model: nn.Module, path: str | os.PathLike) -> None:
         raise ValueError("model has adapters that differ in rank, alpha, kind or dropout; a file holds one of each")
     header = {"format": "pt", "lora": json.dumps({**settings[0], "targets": list(layers)})}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         save_file({key: p.detach().contiguous() for key, p in _parameters(layers).items()}, f"{folder}/new", header)
-        os.replace(f"{folder}/new", path)
+        Path(folder, "new").replace(path)
 
 
-def load(model: nn.Module, path: str | os.PathLike) -> list[str]:
+def load(model: nn.Module, path: str | Path) -> list[str]:
     """Inject the adapters that ``save`` wrote into ``model``, which has none yet, and return their layers' names.
 
     Raises ValueError if the file is missing, not from ``save`` or for another model, and leaves the model as it was.
@@ -207,19 +196,14 @@ def load(model: nn.Module, path: str | os.PathLike) -> list[str]:
         raise ValueError(f"path is {str(path)!r}, which cannot be read: {error}") from None
     if settings.keys() != {"rank", "alpha", "kind", "dropout", "targets"}:
         raise ValueError(f"path is {str(path)!r}, which has no adapter settings in its header; save() writes them")
-    found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-    wanted = {
-        _key(name, part): shape
-        for name, x in _select(model, settings["targets"]).items()
-        for part, shape in shapes(x.in_features, x.out_features, settings["rank"], settings["kind"], name).items()
-    }
-    for key in sorted(wanted.keys() | found.keys()):
-        if wanted.get(key) != found.get(key):
-            raise ValueError(f"{key} has shape {found.get(key)} in {str(path)!r}; the model needs {wanted.get(key)}")
+    for name, x in _select(model, settings["targets"]).items():
+        for part, shape in shapes(x.in_features, x.out_features, settings["rank"], settings["kind"], name).items():
+            found = tuple(tensors[_key(name, part)].shape) if _key(name, part) in tensors else None
+            if found != shape:
+                raise ValueError(f"path is {str(path)!r}: {_key(name, part)} is {found}, the model needs {shape}")
     names = inject(model, **settings, adapter_dtype=next(iter(tensors.values())).dtype)
-    with torch.no_grad():
-        for key, parameter in _parameters(_adapters(model)).items():
-            parameter.copy_(tensors[key])
+    for key, parameter in _parameters(_adapters(model)).items():
+        parameter.data.copy_(tensors[key])
     return names
 
 
@@ -233,7 +217,6 @@ def adapter_parameters(architecture, rank: int = 8, targets=("q_proj", "v_proj")
 
     ``architecture`` is anything that ``Architecture.of`` takes. Raises ValueError for a value that is not allowed.
     """
-    _check(1, kind, 0, None)
     architecture = Architecture.of(architecture)
     block = {f"blocks.0.{t.name}_proj": t.shape for t in architecture.block_tensors() if t.kind == "linear"}
     adapters = [shapes(n_in, n_out, rank, kind, name) for name, (n_out, n_in) in _match(targets, block, {}).items()]
@@ -241,7 +224,9 @@ def adapter_parameters(architecture, rank: int = 8, targets=("q_proj", "v_proj")
 
 
 def shapes(n_in: int, n_out: int, rank: int, kind: str, name: str = "this layer") -> dict[str, tuple[int, ...]]:
-    """The tensors of one layer's adapter. Raises ValueError for a rank that the layer cannot have."""
+    """The tensors of one layer's adapter. Raises ValueError for a kind or rank that the layer cannot have."""
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; allowed: {', '.join(KINDS)}")
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= min(n_in, n_out):
         allowed = f"an integer from 1 to {min(n_in, n_out)}"
         raise ValueError(f"rank is {rank!r}; it must be {allowed} for {name}, which is {n_out} x {n_in}")
@@ -249,11 +234,9 @@ def shapes(n_in: int, n_out: int, rank: int, kind: str, name: str = "this layer"
     return {"lora_A": (rank, n_in), "lora_B": (n_out, rank), **magnitude}
 
 
-def _check(alpha, kind, dropout, adapter_dtype) -> None:
+def _check(alpha, dropout, adapter_dtype) -> None:
     if not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
         raise ValueError(f"alpha is {alpha!r}; it must be a number above 0")
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; allowed: {', '.join(KINDS)}")
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout!r}; it must be a number of at least 0 and below 1")
     if adapter_dtype is not None and not getattr(adapter_dtype, "is_floating_point", False):
@@ -289,11 +272,9 @@ def _match(targets, linears: dict, refused: dict[str, str]) -> dict:
     chosen = set()
     for target in targets:
         found = [name for name in (*linears, *refused) if f".{name}".endswith(f".{target}")]
-        for name in found:
-            if name in refused:
-                raise ValueError(f"targets has {target!r}, but {name} is {refused[name]}; {allowed}")
-        if not found:
-            raise ValueError(f"targets has {target!r}, which no layer is called; {allowed}")
+        reasons = [f"{name} is {refused[name]}" for name in found if name in refused]
+        if reasons or not found:
+            raise ValueError(f"targets has {target!r}, but {(reasons or ['no layer has that name'])[0]}; {allowed}")
         chosen.update(found)
     return {name: linears[name] for name in linears if name in chosen}
 
@@ -305,7 +286,7 @@ def _adapters(model: nn.Module, merged: bool | None = None) -> dict[str, LoRALin
         raise ValueError("model has no adapters; it must be one that inject() or load() gave them")
     for name, layer in layers.items():
         if merged is not None:
-            layer.expect(merged, name)
+            layer._expect(merged, name)
     return layers
 
 

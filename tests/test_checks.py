@@ -1,7 +1,6 @@
 """What graded cells call: right answers pass whatever their type, wrong ones are named, hostile ones get nothing."""
 
 import math
-import re
 import sys
 import warnings
 
@@ -165,7 +164,6 @@ TRUTH = {"weights": 400, "gradients": 410, "optimizer": 820}
 )
 def test_ledgers_of_every_kind_pass(right):
     checks.buckets(right, TRUTH, "step")
-    checks.buckets(right, Ledger(**TRUTH), "step") if isinstance(right, Ledger) else None
 
 
 @pytest.mark.parametrize(
@@ -359,11 +357,3 @@ def test_the_closed_book_leaves_plain_arithmetic_alone():
         return torch.tensor(config.n_embd * TrainingPlan(batch=2).batch), StepMemory(Ledger(1), Ledger(1), "step")
 
     assert checks.call(answer, TINY, by_hand=True)[0] == 24
-
-
-def test_every_diagnosis_is_an_assertion_with_a_text():
-    names = {name for name in checks.__all__ if callable(getattr(checks, name))}
-    assert names == set(checks.__all__)
-    with pytest.raises(AssertionError) as error:
-        checks.integer(1, 2, "two")
-    assert re.fullmatch(r"two: 1 too few \(yours 1, right 2\)", str(error.value))

@@ -523,6 +523,20 @@ def smallest_card(nbytes, cards):
     return min(cards, key=lambda name: cards[name][0] * unit[cards[name][1]], default=None)
 
 
+# %% exercise=smallest-card wrong="compares the numbers and not the bytes" says="1.5 GiB is more than 1.6 GB"
+def smallest_card(nbytes, cards):
+    unit = {"GB": 10**9, "GiB": 2**30}
+    enough = [name for name, (size, label) in cards.items() if size * unit[label] >= nbytes]
+    return min(enough, key=lambda name: (cards[name][0], name)) if enough else None
+
+
+# %% exercise=smallest-card wrong="knows the cards by heart" says="fails with KeyError: .E"
+def smallest_card(nbytes, cards):
+    sizes = {"A": 16 * 10**9, "B": 16 * 2**30, "C": 24 * 10**9, "D": 80 * 10**9}
+    enough = [name for name in cards if sizes[name] >= nbytes]
+    return min(enough, key=sizes.get) if enough else None
+
+
 # %% exercise=smallest-card wrong="a text that equals everything" says="is not right"
 class Same(str):
     def __eq__(self, other):

@@ -26,7 +26,7 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
     from minigpt.model import GPTConfig
 
     if device == "fake" and plan.optimizer == "adamw8bit":
-        raise ValueError("optimizer is 'adamw8bit', which reads values that fake tensors have not: use device cpu or cuda")
+        raise ValueError("optimizer is 'adamw8bit', which needs values; fake tensors have none: allowed: cpu, cuda")
     with torch.device("meta" if device == "fake" else device):
         built = _minigpt(model, plan) if isinstance(model, GPTConfig) else _hugging_face(model, plan, device)
     return (_make_fake(built) if device == "fake" else built).train()

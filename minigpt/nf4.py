@@ -1,0 +1,322 @@
+"""NF4: four bits a weight, with a codebook made for normally distributed weights.
+
+    absmax_b = max |w| over block b of 64 weights                               float32, one a block
+    q        = the index of the value of NF4_CODE nearest to w * (1 / absmax_b)    4 bits a weight
+    w'       = NF4_CODE[q] * absmax_b                                           float32, then the wanted dtype
+
+NF4_CODE has 16 values, quantiles of the normal distribution divided by the largest, so that each code is used about
+equally often; zero is one of them. Double quantization stores the absmax values themselves in 8 bits:
+
+    offset = mean(absmax)                                                       float32, one a tensor
+    a2_s   = max |absmax - offset| over 256 of them                             float32, one for 256 blocks
+    c      = the index of the value of dynamic_map() nearest to (absmax - offset) / a2_s     8 bits a block
+
+Bytes a weight: 1/2 + 4/64 = 0.5625, and with double quantization 1/2 + 1/64 + 4/(64 * 256) = 0.515869, plus the 4 of
+the offset. That saves 0.373 *bits* a weight. The two tables are constants: they are made where they are used (2 KiB
+and 1 KiB for a moment) and belong to no tensor. bitsandbytes keeps 64 and 1,024 bytes of them with every tensor.
+
+Source: QLoRA, Dettmers et al. 2023. The bytes are those of bitsandbytes 0.50: weights in row-major order, the even one
+of a pair in the high nibble, a tie to the lower code. What differs: NaN and infinity are refused, not stored.
+
+Left out: FP4, a fused dequantize-and-multiply kernel, biases that learn, quantizing convolutions and embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+# fmt: off
+NF4_CODE = (  # the published values; all are float32 numbers
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)
+# fmt: on
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+STATISTICS_BLOCK = 256  # absmax values that share one a2
+TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
+# Weights worked on at a time. On a CPU as many as fit its cache; a GPU wants few and large kernels.
+CHUNK = {"cpu": 2**19}
+LARGEST_CHUNK = 2**24
+
+
+# ---------------------------------------------------------------- the two tables
+
+
+def derive_code(offset: float = 0.9677083) -> list[float]:
+    """The 16 NF4 values from normal quantiles; within 1e-6 of ``NF4_CODE``.
+
+    Eight positive values, seven negative ones and zero: equally spaced probabilities between 1/2 and ``offset``, a
+    number under 1 because the quantile of 1 is infinite. The default is 1 - (1/30 + 1/32) / 2: half a code's share
+    of the probability, averaged over a table of 15 codes and one of 16.
+    """
+    quantile = NormalDist().inv_cdf
+    positive = [quantile(offset + (0.5 - offset) * k / 8) for k in range(8)]  # from the largest down
+    negative = [-quantile(offset + (0.5 - offset) * k / 7) for k in range(7)]
+    return [value / positive[0] for value in sorted([*negative, 0.0, *positive])]
+
+
+def dynamic_map(signed: bool = True) -> Tensor:
+    """The 8-bit dynamic map: (256,) float32, ascending. Seven decades, each with twice the values of the one below.
+
+    Decade k, k = 0..6, holds the centres of 2^k equal parts (2^(k+1) if unsigned) of [0.1, 1], times 10^(k - 6), and
+    their negatives if ``signed``; then 0 and 1. From Dettmers 2015, as bitsandbytes makes it.
+    """
+    values = [0.0, 1.0]
+    for k in range(7):
+        edges = torch.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, device="cpu")
+        centres = (edges[:-1] + edges[1:]) / 2 * 10 ** (k - 6)
+        values += centres.tolist() + ((-centres).tolist() if signed else [])
+    return torch.tensor(sorted(values))
+
+
+_SIGNED_MAP = dynamic_map().tolist()
+
+
+def _thresholds(code: Tensor) -> Tensor:
+    return (code[:-1] + code[1:]) / 2
+
+
+# ---------------------------------------------------------------- pure functions
+
+
+class Statistics(NamedTuple):
+    """absmax after double quantization."""
+
+    codes: Tensor  # (blocks,) uint8: indices into dynamic_map()
+    absmax: Tensor  # (ceil(blocks / 256),) float32
+    offset: Tensor  # () float32
+
+
+class QuantizedWeight(NamedTuple):
+    """A tensor of n weights in NF4."""
+
+    packed: Tensor  # (ceil(n / 2),) uint8: weight 2i in the high nibble of byte i, weight 2i + 1 in the low one
+    absmax: Tensor | Statistics  # (ceil(n / block),) float32, or those in 8 bits
+    shape: torch.Size  # of the weight
+    dtype: torch.dtype  # of the weight
+    block: int  # weights that share one absmax
+
+
+def quantize(
+    weight: Tensor, block: int = 64, *, double_quantization: bool = False, name: str = "weight"
+) -> QuantizedWeight:
+    """``weight``, of any shape, float32, bfloat16 or float16, in NF4. A last block may be short.
+
+    An absmax is float32 whatever the dtype. A block of zeros decodes to zeros. An odd weight leaves the last low
+    nibble at the code of zero. Raises ValueError, with ``name``, for a weight that is empty, of another dtype or not
+    finite, and for a ``block`` that is not an even number of at least 2.
+    """
+    if weight.dtype not in DTYPES:
+        raise ValueError(f"{name} is {weight.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    if weight.numel() == 0:
+        raise ValueError(f"{name} has shape {tuple(weight.shape)}; it must have at least one element")
+    if not isinstance(block, int) or block < 2 or block % 2:
+        raise ValueError(f"block is {block!r}; it must be an even number of at least 2")
+    flat, n = weight.detach().reshape(-1), weight.numel()
+    thresholds = _thresholds(torch.tensor(NF4_CODE, device=flat.device)).unbind()
+    packed = torch.empty((n + 1) // 2, dtype=torch.uint8, device=flat.device)
+    absmax = torch.empty(-(-n // block), dtype=torch.float32, device=flat.device)
+    for start, stop in _chunks(n, block, flat.device):
+        x = flat[start:stop].float()  # (chunk,)
+        x = F.pad(x, (0, -len(x) % block)).view(-1, block)
+        largest = absmax[start // block : -(-stop // block)]  # a view, written to
+        torch.amax(x.abs(), dim=1, out=largest)
+        x = x * (1 / largest.clamp(min=TINY))[:, None]  # as bitsandbytes: not x / largest, which rounds otherwise
+        codes = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
+        for threshold in thresholds:  # the code is the number of thresholds below x; faster than torch.bucketize
+            codes += x > threshold
+        high, low = codes.view(-1, 2).unbind(1)
+        packed[start // 2 : (stop + 1) // 2] = (high << 4 | low)[: (stop - start + 1) // 2]
+    _check_finite(absmax, name)
+    return QuantizedWeight(
+        packed, quantize_statistics(absmax) if double_quantization else absmax, weight.shape, weight.dtype, block
+    )
+
+
+def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Tensor:
+    """The weight back, in ``weight.shape``; multiplied in float32, then rounded to ``dtype`` (the weight's own).
+
+    Needs, beside its result, 12 bytes for every two weights of a chunk, and the float32 absmax values.
+    """
+    absmax, block, n = weight.absmax, weight.block, weight.shape.numel()
+    if isinstance(absmax, Statistics):
+        absmax = dequantize_statistics(absmax)
+    packed = weight.packed
+    # One look-up gives two weights: 256 pairs of float32, each pair read as one 8-byte number.
+    code = torch.tensor(NF4_CODE, device=packed.device)
+    pairs = torch.stack([code.repeat_interleave(16), code.repeat(16)], dim=1).view(torch.int64)[:, 0]  # (256,)
+    out = torch.empty(n, dtype=dtype or weight.dtype, device=packed.device)
+    for start, stop in _chunks(n, block, packed.device):
+        x = pairs.index_select(0, packed[start // 2 : (stop + 1) // 2].int()).view(torch.float32)[: stop - start]
+        whole = len(x) // block * block
+        x[:whole].view(-1, block).mul_(absmax[start // block : stop // block, None])
+        if whole < len(x):
+            x[whole:].mul_(absmax[-1])
+        out[start:stop].copy_(x)
+    return out.view(weight.shape)
+
+
+def quantize_statistics(absmax: Tensor) -> Statistics:
+    """Double quantization of ``absmax`` (blocks,), float32. Nearest value of the map, a tie to the lower."""
+    offset = absmax.mean()
+    x, blocks = absmax - offset, len(absmax)
+    x = F.pad(x, (0, -blocks % STATISTICS_BLOCK)).view(-1, STATISTICS_BLOCK)
+    largest = x.abs().amax(1)  # (ceil(blocks / 256),)
+    x = x * (1 / largest.clamp(min=TINY))[:, None]
+    codes = torch.bucketize(x, _thresholds(torch.tensor(_SIGNED_MAP, device=x.device)), out_int32=True)
+    return Statistics(codes.view(-1)[:blocks].to(torch.uint8), largest, offset)
+
+
+def dequantize_statistics(statistics: Statistics) -> Tensor:
+    """absmax (blocks,) float32: map[codes] * a2 + offset."""
+    x = torch.tensor(_SIGNED_MAP, device=statistics.codes.device)[statistics.codes.int()]
+    return x * statistics.absmax.repeat_interleave(STATISTICS_BLOCK)[: len(x)] + statistics.offset
+
+
+def storage_bytes(holder: QuantizedWeight | nn.Module) -> int:
+    """Bytes of the storages of a quantized weight, or of a module's parameters and buffers; each storage once."""
+    if isinstance(holder, nn.Module):
+        tensors = [*holder.parameters(), *holder.buffers()]
+    else:
+        tensors = [holder.packed, *(holder.absmax if isinstance(holder.absmax, Statistics) else [holder.absmax])]
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
+
+
+def _chunks(n: int, block: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Start and end of each chunk of n weights; all start at a block."""
+    size = -(-CHUNK.get(device.type, LARGEST_CHUNK) // block) * block
+    return ((start, min(start + size, n)) for start in range(0, n, size))
+
+
+def _check_finite(absmax: Tensor, name: str) -> None:
+    """Raise ValueError if a block holds NaN or an infinity: then its absmax is one. Fake tensors have no values."""
+    if type(absmax) is Tensor and not absmax.is_meta and not absmax.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity; every weight must be finite")
+
+
+# ---------------------------------------------------------------- modules
+
+
+class FrozenLinear(torch.autograd.Function):
+    """y = x W^T + bias with W in NF4. Saves no activation and no W: backward dequantizes W a second time."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
+        ctx.weight = weight  # the packed bytes, which the module holds anyway
+        return F.linear(x, dequantize(weight, x.dtype), bias)  # (..., out)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad @ dequantize(ctx.weight, grad.dtype), None, None  # (..., in)
+
+
+class NF4Linear(nn.Module):
+    """A frozen linear layer with its weight in NF4. In: (..., in_features); out: (..., out_features), in x's dtype.
+
+    Computes in ``compute_dtype``, or in x's dtype if that is None. The gradient goes to x; the layer has none.
+    Its buffers stay as they are under ``.to(dtype)``: only devices change.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        *,
+        block: int = 64,
+        double_quantization: bool = True,
+        compute_dtype: torch.dtype | None = None,
+        name: str = "weight",
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.compute_dtype, self.block, self.dtype = compute_dtype, block, linear.weight.dtype
+        weight = quantize(linear.weight, block, double_quantization=double_quantization, name=name)
+        self.register_buffer("packed", weight.packed)
+        nested = isinstance(weight.absmax, Statistics)
+        for part, tensor in zip(Statistics._fields, weight.absmax if nested else (None, weight.absmax, None)):
+            self.register_buffer(part, tensor)  # codes, absmax, offset; without double quantization only absmax
+        bias = linear.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+
+    @property
+    def quantized(self) -> QuantizedWeight:
+        absmax = self.absmax if self.codes is None else Statistics(self.codes, self.absmax, self.offset)
+        shape = torch.Size([self.out_features, self.in_features])
+        return QuantizedWeight(self.packed, absmax, shape, self.dtype, self.block)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The weight, (out_features, in_features), as a new tensor of ``dtype`` (that of the original weight)."""
+        return dequantize(self.quantized, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = self.compute_dtype or x.dtype
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return FrozenLinear.apply(x.to(dtype), self.quantized, bias).to(x.dtype)
+
+    def _apply(self, fn, recurse: bool = True):
+        before = dict(self.named_buffers())
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            moved = getattr(self, name)
+            if moved.dtype != buffer.dtype:  # absmax in 16 bits would be another weight
+                setattr(self, name, buffer.to(moved.device))
+        return self
+
+    def extra_repr(self) -> str:
+        nested = self.codes is not None
+        return f"{self.in_features}, {self.out_features}, block={self.block}, double_quantization={nested}"
+
+
+def quantize_model(
+    model: nn.Module,
+    targets: str | Sequence[str] = "all-linear",
+    *,
+    block: int = 64,
+    double_quantization: bool = True,
+    compute_dtype: torch.dtype | None = None,
+    skip: Sequence[str] = ("lm_head",),
+) -> list[str]:
+    """Replace linear layers of ``model`` by NF4Linear, in place, one at a time; returns the names of those replaced.
+
+    "all-linear" is every ``nn.Linear`` except those named in ``skip`` and those whose weight is another module's too
+    (a head tied to the embedding). Otherwise ``targets`` are names, whole or their last part ("q_proj").
+    Embeddings, norms and what is not a target stay as they are, in their dtype, and may still require gradients.
+    Raises ValueError, before anything is replaced, for a target that matches no linear layer or a tied one.
+    """
+    linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear and name}
+    owners = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
+    tied = {name for name, module in linears.items() if owners.count(id(module.weight)) > 1}
+    if targets == "all-linear":
+        chosen = [name for name in linears if name not in tied and not _named(name, skip)]
+    else:
+        targets = [targets] if isinstance(targets, str) else list(targets)
+        chosen = [name for name in linears if _named(name, targets)]
+        for target in targets:
+            if not any(_named(name, [target]) for name in linears):
+                raise ValueError(f"targets has {target!r}; allowed: all-linear, or linear layers of the model")
+        for name in tied.intersection(chosen):
+            raise ValueError(f"targets has {name!r}, whose weight is tied to another module's; it must stay as it is")
+    for name in chosen:
+        layer = NF4Linear(
+            linears.pop(name),
+            block=block,
+            double_quantization=double_quantization,
+            compute_dtype=compute_dtype,
+            name=f"{name}.weight",
+        )
+        model.set_submodule(name, layer)
+    return chosen
+
+
+def _named(name: str, patterns: Sequence[str]) -> bool:
+    return any(name == pattern or name.endswith(f".{pattern}") for pattern in patterns)
