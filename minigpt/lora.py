@@ -65,7 +65,7 @@ class LoRALinear(nn.Module):
         self.lora_A = nn.Parameter(A.to(**like))  # (r, in)
         self.lora_B = nn.Parameter(torch.zeros(sizes["lora_B"], **like))  # (out, r)
         if kind == "dora":
-            self.lora_magnitude_vector = nn.Parameter(row_norms(W).to(**like))  # (out,)
+            self.lora_magnitude_vector = nn.Parameter(torch.linalg.norm(W, dim=1).to(**like))  # (out,)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.base(x)  # (..., out)
@@ -80,14 +80,18 @@ class LoRALinear(nn.Module):
 
         # As in peft: y = W x + b is there already, so W h is taken from it, unless dropout made h another input.
         W = self.base_weight().to(h.dtype)  # (out, in); a copy where the base is 16-bit
-        scale = self.lora_magnitude_vector / row_norms(W + self.scaling * self.product().to(h.dtype))  # (out,)
+        norms = torch.linalg.norm(W + self.scaling * self.product().to(h.dtype), dim=1)  # (out,)
+        scale = self.lora_magnitude_vector / norms  # (out,)
         bias = getattr(self.base, "bias", None)
         Wh = F.linear(h, W) if dropping else y if bias is None else y - bias  # (..., out)
         return (y + ((scale - 1) * Wh + scale * update * self.scaling)).to(y.dtype)
 
     @torch.no_grad()
     def product(self) -> Tensor:
-        """B A, (out, in). peft sends an identity matrix through A and B: the same numbers, more temporary bytes."""
+        """B A, (out, in), a constant to autograd.
+
+        peft sends an identity matrix (in, in) through A and B instead: the same numbers, more temporary bytes.
+        """
         return self.lora_B @ self.lora_A
 
     @torch.no_grad()
@@ -101,7 +105,7 @@ class LoRALinear(nn.Module):
         self._expect(merged=False)
         weight = self.base_weight() + self.product() * self.scaling  # V, (out, in)
         if self.kind == "dora":
-            self.register_buffer("norms", row_norms(weight), persistent=False)  # (out,); unmerge needs them
+            self.register_buffer("norms", torch.linalg.norm(weight, dim=1), persistent=False)  # (out,), for unmerge
             weight = (self.lora_magnitude_vector / self.norms)[:, None] * weight
         self._set(weight, merged=True)
 
@@ -124,12 +128,6 @@ class LoRALinear(nn.Module):
         self.merged = merged
         for parameter in self.parameters(recurse=False):  # the adapter's own; the base's lie deeper
             parameter.requires_grad_(not merged)
-
-
-@torch.no_grad()
-def row_norms(weight: Tensor) -> Tensor:
-    """The length of each row of ``weight`` (out, in), as (out,); a constant to autograd."""
-    return torch.linalg.norm(weight, dim=1)
 
 
 def inject(
@@ -254,7 +252,7 @@ def _select(model: nn.Module, targets) -> dict[str, nn.Module]:
         if isinstance(module, LoRALinear):
             raise ValueError(f"model has an adapter at {name} already; it must be a model without adapters")
         if not hasattr(module, "in_features") or not hasattr(module, "out_features"):
-            refused[name] = f"a {type(module).__name__}, not a linear layer"
+            refused[name] = f"not a linear layer ({type(module).__name__})"
         elif len(names) > 1:
             refused[name] = f"tied: {' and '.join(names)} are one tensor, and merging would change both"
         else:
@@ -263,7 +261,7 @@ def _select(model: nn.Module, targets) -> dict[str, nn.Module]:
 
 
 def _match(targets, linears: dict, refused: dict[str, str]) -> dict:
-    """The part of ``linears`` (by name) that ``targets`` names; ``refused`` has the reasons against other layers."""
+    """The part of ``linears`` (by name) that ``targets`` names; ``refused`` says why not of other layers."""
     allowed = f"allowed: {ALL_LINEAR!r}, or a list of {', '.join(dict.fromkeys(n.split('.')[-1] for n in linears))}"
     if targets == ALL_LINEAR:
         targets = [name for name in linears if any(part.isdigit() for part in name.split("."))]

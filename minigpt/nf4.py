@@ -23,11 +23,12 @@ Left out: FP4, a fused dequantize-and-multiply kernel, biases that learn, quanti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -44,9 +45,10 @@ NF4_CODE = (  # the published values; all are float32 numbers
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATISTICS_BLOCK = 256  # absmax values that share one a2
 TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
-# Weights worked on at a time. On a CPU as many as fit its cache; a GPU wants few and large kernels.
-CHUNK = {"cpu": 2**19}
-LARGEST_CHUNK = 2**24
+THRESHOLDS = tuple((a + b) / 2 for a, b in zip(NF4_CODE, NF4_CODE[1:]))  # between neighbouring codes
+# Weights worked on at a time. A CPU wants what fits its cache; quantizing is so many small operations that sharing
+# each between threads costs more than it gains, and torch shares from 2**15 elements. A GPU wants few, large kernels.
+QUANTIZE_CHUNK, DEQUANTIZE_CHUNK, GPU_CHUNK = 2**14, 2**20, 2**24
 
 
 # ---------------------------------------------------------------- the two tables
@@ -65,25 +67,23 @@ def derive_code(offset: float = 0.9677083) -> list[float]:
     return [value / positive[0] for value in sorted([*negative, 0.0, *positive])]
 
 
-def dynamic_map(signed: bool = True) -> Tensor:
+def dynamic_map(signed: bool = True, device: torch.device | None = None) -> Tensor:
     """The 8-bit dynamic map: (256,) float32, ascending. Seven decades, each with twice the values of the one below.
 
     Decade k, k = 0..6, holds the centres of 2^k equal parts (2^(k+1) if unsigned) of [0.1, 1], times 10^(k - 6), and
-    their negatives if ``signed``; then 0 and 1. From Dettmers 2015, as bitsandbytes makes it.
+    their negatives if ``signed``; then 0 and 1. From Dettmers 2015, as bitsandbytes makes it, in float32 throughout.
     """
+    return torch.tensor(_dynamic_values(signed), dtype=torch.float32, device=device)
+
+
+@cache
+def _dynamic_values(signed: bool) -> list[float]:  # numpy, because fake and meta tensors have no values
     values = [0.0, 1.0]
     for k in range(7):
-        edges = torch.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, device="cpu")
-        centres = (edges[:-1] + edges[1:]) / 2 * 10 ** (k - 6)
-        values += centres.tolist() + ((-centres).tolist() if signed else [])
-    return torch.tensor(sorted(values))
-
-
-_SIGNED_MAP = dynamic_map().tolist()
-
-
-def _thresholds(code: Tensor) -> Tensor:
-    return (code[:-1] + code[1:]) / 2
+        edges = np.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, dtype=np.float32)
+        centres = (edges[:-1] + edges[1:]) / np.float32(2) * np.float32(10 ** (k - 6))
+        values += [*centres.tolist(), *((-centres).tolist() if signed else [])]
+    return sorted(values)
 
 
 # ---------------------------------------------------------------- pure functions
@@ -123,24 +123,24 @@ def quantize(
     if not isinstance(block, int) or block < 2 or block % 2:
         raise ValueError(f"block is {block!r}; it must be an even number of at least 2")
     flat, n = weight.detach().reshape(-1), weight.numel()
-    thresholds = _thresholds(torch.tensor(NF4_CODE, device=flat.device)).unbind()
     packed = torch.empty((n + 1) // 2, dtype=torch.uint8, device=flat.device)
     absmax = torch.empty(-(-n // block), dtype=torch.float32, device=flat.device)
-    for start, stop in _chunks(n, block, flat.device):
+    for start, stop in _chunks(n, block, QUANTIZE_CHUNK, flat):
         x = flat[start:stop].float()  # (chunk,)
         x = F.pad(x, (0, -len(x) % block)).view(-1, block)
         largest = absmax[start // block : -(-stop // block)]  # a view, written to
         torch.amax(x.abs(), dim=1, out=largest)
         x = x * (1 / largest.clamp(min=TINY))[:, None]  # as bitsandbytes: not x / largest, which rounds otherwise
         codes = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
-        for threshold in thresholds:  # the code is the number of thresholds below x; faster than torch.bucketize
+        for threshold in THRESHOLDS:  # the code is the number of thresholds below x; faster than torch.bucketize
             codes += x > threshold
         high, low = codes.view(-1, 2).unbind(1)
         packed[start // 2 : (stop + 1) // 2] = (high << 4 | low)[: (stop - start + 1) // 2]
-    _check_finite(absmax, name)
-    return QuantizedWeight(
-        packed, quantize_statistics(absmax) if double_quantization else absmax, weight.shape, weight.dtype, block
-    )
+    has_values = type(absmax) is Tensor and not absmax.is_meta  # fake and meta tensors have none
+    if has_values and not absmax.isfinite().all():  # NaN or infinity in a block is its absmax too
+        raise ValueError(f"{name} holds NaN or infinity; every weight must be finite")
+    statistics = quantize_statistics(absmax) if double_quantization else absmax
+    return QuantizedWeight(packed, statistics, weight.shape, weight.dtype, block)
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Tensor:
@@ -152,11 +152,11 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Ten
     if isinstance(absmax, Statistics):
         absmax = dequantize_statistics(absmax)
     packed = weight.packed
+    code = torch.tensor(NF4_CODE, dtype=torch.float32, device=packed.device)
     # One look-up gives two weights: 256 pairs of float32, each pair read as one 8-byte number.
-    code = torch.tensor(NF4_CODE, device=packed.device)
     pairs = torch.stack([code.repeat_interleave(16), code.repeat(16)], dim=1).view(torch.int64)[:, 0]  # (256,)
     out = torch.empty(n, dtype=dtype or weight.dtype, device=packed.device)
-    for start, stop in _chunks(n, block, packed.device):
+    for start, stop in _chunks(n, block, DEQUANTIZE_CHUNK, packed):
         x = pairs.index_select(0, packed[start // 2 : (stop + 1) // 2].int()).view(torch.float32)[: stop - start]
         whole = len(x) // block * block
         x[:whole].view(-1, block).mul_(absmax[start // block : stop // block, None])
@@ -173,36 +173,34 @@ def quantize_statistics(absmax: Tensor) -> Statistics:
     x = F.pad(x, (0, -blocks % STATISTICS_BLOCK)).view(-1, STATISTICS_BLOCK)
     largest = x.abs().amax(1)  # (ceil(blocks / 256),)
     x = x * (1 / largest.clamp(min=TINY))[:, None]
-    codes = torch.bucketize(x, _thresholds(torch.tensor(_SIGNED_MAP, device=x.device)), out_int32=True)
+    code = dynamic_map(device=x.device)
+    codes = torch.bucketize(x, (code[:-1] + code[1:]) / 2, out_int32=True)
     return Statistics(codes.view(-1)[:blocks].to(torch.uint8), largest, offset)
 
 
 def dequantize_statistics(statistics: Statistics) -> Tensor:
     """absmax (blocks,) float32: map[codes] * a2 + offset."""
-    x = torch.tensor(_SIGNED_MAP, device=statistics.codes.device)[statistics.codes.int()]
+    x = dynamic_map(device=statistics.codes.device)[statistics.codes.int()]
     return x * statistics.absmax.repeat_interleave(STATISTICS_BLOCK)[: len(x)] + statistics.offset
 
 
 def storage_bytes(holder: QuantizedWeight | nn.Module) -> int:
     """Bytes of the storages of a quantized weight, or of a module's parameters and buffers; each storage once."""
-    if isinstance(holder, nn.Module):
-        tensors = [*holder.parameters(), *holder.buffers()]
-    else:
-        tensors = [holder.packed, *(holder.absmax if isinstance(holder.absmax, Statistics) else [holder.absmax])]
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
+    is_module = isinstance(holder, nn.Module)
+    storages = [
+        t.untyped_storage() for t in ([*holder.parameters(), *holder.buffers()] if is_module else _tensors(holder))
+    ]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def _chunks(n: int, block: int, device: torch.device) -> Iterator[tuple[int, int]]:
+def _tensors(weight: QuantizedWeight) -> list[Tensor]:
+    return [weight.packed, *(weight.absmax if isinstance(weight.absmax, Statistics) else [weight.absmax])]
+
+
+def _chunks(n: int, block: int, size: int, like: Tensor) -> Iterator[tuple[int, int]]:
     """Start and end of each chunk of n weights; all start at a block."""
-    size = -(-CHUNK.get(device.type, LARGEST_CHUNK) // block) * block
+    size = (size if like.device.type == "cpu" else GPU_CHUNK) // block * block or block
     return ((start, min(start + size, n)) for start in range(0, n, size))
-
-
-def _check_finite(absmax: Tensor, name: str) -> None:
-    """Raise ValueError if a block holds NaN or an infinity: then its absmax is one. Fake tensors have no values."""
-    if type(absmax) is Tensor and not absmax.is_meta and not absmax.isfinite().all():
-        raise ValueError(f"{name} holds NaN or infinity; every weight must be finite")
 
 
 # ---------------------------------------------------------------- modules
@@ -257,6 +255,12 @@ class NF4Linear(nn.Module):
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The weight, (out_features, in_features), as a new tensor of ``dtype`` (that of the original weight)."""
         return dequantize(self.quantized, dtype)
+
+    def requantize(self, weight: Tensor) -> None:
+        """Hold another weight, (out_features, in_features), instead; merging an adapter does. Rounds to 4 bits."""
+        new = quantize(weight, self.block, double_quantization=self.codes is not None)
+        for old, tensor in zip(_tensors(self.quantized), _tensors(new)):
+            old.copy_(tensor)
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.compute_dtype or x.dtype

@@ -54,6 +54,20 @@ def native_bf16(device: str | torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+def adamw(parameters: Iterable, precision: str, **options) -> torch.optim.Optimizer:
+    """AdamW with the state that the precision asks for: torch's, or the one below. ``options`` go to its constructor.
+
+    "foreach" and "fused", torch's ways to loop over tensors, mean nothing to the one below and are left out there.
+    """
+    check_precision(precision)
+    if not PRECISIONS[precision].float32_update:
+        return torch.optim.AdamW(parameters, **options)
+    for name in ("foreach", "fused"):
+        options.pop(name, None)
+    gradients = MASTER_GRADIENTS.get(precision, "16")
+    return MasterAdamW(parameters, gradients=gradients, master=PRECISIONS[precision].master > 0, **options)
+
+
 class MasterAdamW(torch.optim.Optimizer):
     """AdamW in float32 for bfloat16 weights.
 

@@ -29,9 +29,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minigpt.data import Batch
-from minigpt.memory.plan import PRECISIONS
 from minigpt.model import IGNORE
-from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast, check_precision, weight_dtype
+from minigpt.precision import adamw, autocast, check_precision, weight_dtype
 
 # Numbers under 1e-38 cost a CPU up to a hundred times more than others: take them as 0. This is set on import, since a
 # worker thread keeps what held when it was born, and the first large operation gives birth to all of them.
@@ -121,7 +120,7 @@ def train(
     """
     device = next(model.parameters()).device
     parameters = trainable(model, plan.precision)
-    optimizer = optimizer or make_optimizer(parameters, plan)
+    optimizer = optimizer or adamw(parameters, plan.precision, lr=plan.lr, weight_decay=plan.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "fp16-autocast")  # fp16 gradients underflow
     torch.manual_seed(plan.seed)
     history = load_checkpoint(checkpoint, model, optimizer, scaler, plan) if resume else History()
@@ -204,16 +203,6 @@ def trainable(model: nn.Module, precision: str) -> list[Tensor]:
                 f"call model.to({wanted}) or take another precision"
             )
     return [p for _, p in named]
-
-
-def make_optimizer(parameters: list[Tensor], plan: TrainPlan) -> torch.optim.Optimizer:
-    """AdamW with the state that the plan's precision asks for."""
-    options = dict(lr=plan.lr, weight_decay=plan.weight_decay)
-    precision = PRECISIONS[plan.precision]
-    if precision.weights == 2 and precision.moments == 8:
-        gradients = MASTER_GRADIENTS.get(plan.precision, "16")
-        return MasterAdamW(parameters, gradients=gradients, master=precision.master > 0, **options)
-    return torch.optim.AdamW(parameters, **options)
 
 
 def count_targets(targets: Tensor) -> int:

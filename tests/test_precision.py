@@ -8,8 +8,7 @@ from torch import nn
 
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, GPTConfig
-from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, autocast, native_bf16, weight_dtype
-from minigpt.train import TrainPlan, make_optimizer
+from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, adamw, autocast, native_bf16, weight_dtype
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -68,7 +67,7 @@ def bytes_of(tensors) -> int:
 def test_the_bytes_a_parameter_are_those_of_the_table(name):
     model = GPT(GPTConfig(n_layer=1, n_embd=16, n_head=2, context=16)).to(weight_dtype(name))
     params = list(model.parameters())
-    optimizer = make_optimizer(params, TrainPlan(steps=1, precision=name))
+    optimizer = adamw(params, name)
     tokens = torch.zeros(1, 8, dtype=torch.long)
     for _ in range(2):  # micro-batches
         with autocast(name, "cpu"):

@@ -1,5 +1,4 @@
 # Wrong and right answers to lab 01, for tools/bank.py. Never released.
-# ruff: noqa: F811, F821
 
 # %% exercise=count-minigpt wrong="the tied head counted twice" says="tied head is counted twice"
 def count_minigpt(config):

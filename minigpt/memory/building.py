@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from minigpt.memory.plan import TrainingPlan
-from minigpt.precision import MASTER_GRADIENTS, MasterAdamW
+from minigpt.precision import adamw
 
 
 def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
@@ -131,11 +131,8 @@ def make_optimizer(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimiz
         from bitsandbytes.optim import AdamW8bit
 
         return AdamW8bit(trained, lr=1e-4)
-    if plan.regime.float32_update:
-        gradients = MASTER_GRADIENTS.get(plan.precision, "16")
-        return MasterAdamW(trained, lr=1e-4, gradients=gradients, master=plan.regime.master > 0)
     loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
-    return torch.optim.AdamW(trained, lr=1e-4, **loop[plan.optimizer_loop])
+    return adamw(trained, plan.precision, lr=1e-4, **loop[plan.optimizer_loop])
 
 
 def _base_dtype(plan: TrainingPlan) -> torch.dtype:

@@ -33,7 +33,7 @@ def stacked_bars(
         raise ValueError("cases is empty; it must map at least one label to a Ledger")
     unit, divisor = _unit(max([ledger.total for ledger in cases.values()] + list((limits or {}).values())))
     if axes is None:
-        _, axes = plt.subplots(figsize=(8, 1.3 + 0.45 * len(cases)), layout="constrained")
+        _, axes = plt.subplots(figsize=(8, max(2.1, 1.3 + 0.45 * len(cases))), layout="constrained")
     for row, (label, ledger) in enumerate(cases.items()):
         left = 0.0
         for bucket in BUCKETS:
