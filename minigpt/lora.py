@@ -13,7 +13,8 @@ The numbers are peft 0.21's: A starts uniform in +-1/sqrt(in); adapters are floa
 otherwise; a layer casts its input to the adapter's type and its result back. Files have peft's tensor names.
 
 Left out: embeddings, convolutions, several adapters at once, DoRA with rsLoRA's scale, other starts (PiSSA, LoftQ).
-Merging keeps no copy of W, which would cost what the adapter saves, so unmerging brings W back to rounding error only.
+Merging keeps no copy of W, which would cost what the adapter saves, so unmerging brings W back to rounding error only:
+that of W's own type, which on a 4-bit base is large, since both ways quantize again.
 A row of zeros in W has no direction, and DoRA makes NaN of it, as in peft.
 """
 
@@ -74,13 +75,15 @@ class LoRALinear(nn.Module):
         h = x.to(self.lora_A.dtype)  # (..., in); a copy where the base is 16-bit, and backward keeps it
         if dropping := self.training and self.dropout > 0:
             h = F.dropout(h, self.dropout)
-        update = F.linear(F.linear(h, self.lora_A), self.lora_B)  # (..., out)
         if self.kind != "dora":
-            return (y + update * self.scaling).to(y.dtype)
+            dtype = y.dtype  # y is replaced, not kept beside the sum: that is one output less at the peak
+            y = y + F.linear(F.linear(h, self.lora_A), self.lora_B) * self.scaling  # (..., out)
+            return y.to(dtype)
 
         # As in peft: y = W x + b is there already, so W h is taken from it, unless dropout made h another input.
         W = self.base_weight().to(h.dtype)  # (out, in); a copy where the base is 16-bit
         norms = torch.linalg.norm(W + self.scaling * self.product().to(h.dtype), dim=1)  # (out,)
+        update = F.linear(F.linear(h, self.lora_A), self.lora_B)  # (..., out)
         scale = self.lora_magnitude_vector / norms  # (out,)
         bias = getattr(self.base, "bias", None)
         Wh = F.linear(h, W) if dropping else y if bias is None else y - bias  # (..., out)

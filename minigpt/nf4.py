@@ -28,11 +28,11 @@ from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 # fmt: off
 NF4_CODE = (  # the published values; all are float32 numbers
@@ -77,12 +77,13 @@ def dynamic_map(signed: bool = True, device: torch.device | None = None) -> Tens
 
 
 @cache
-def _dynamic_values(signed: bool) -> list[float]:  # numpy, because fake and meta tensors have no values
+def _dynamic_values(signed: bool) -> list[float]:
     values = [0.0, 1.0]
-    for k in range(7):
-        edges = np.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, dtype=np.float32)
-        centres = (edges[:-1] + edges[1:]) / np.float32(2) * np.float32(10 ** (k - 6))
-        values += [*centres.tolist(), *((-centres).tolist() if signed else [])]
+    with _disable_current_modes():  # fake tensors have no values, and a meter would count these
+        for k in range(7):
+            edges = torch.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, dtype=torch.float32, device="cpu")
+            centres = (edges[:-1] + edges[1:]) / 2 * 10 ** (k - 6)
+            values += centres.tolist() + ((-centres).tolist() if signed else [])
     return sorted(values)
 
 
@@ -107,9 +108,7 @@ class QuantizedWeight(NamedTuple):
     block: int  # weights that share one absmax
 
 
-def quantize(
-    weight: Tensor, block: int = 64, *, double_quantization: bool = False, name: str = "weight"
-) -> QuantizedWeight:
+def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: str = "weight") -> QuantizedWeight:
     """``weight``, of any shape, float32, bfloat16 or float16, in NF4. A last block may be short.
 
     An absmax is float32 whatever the dtype. A block of zeros decodes to zeros. An odd weight leaves the last low
@@ -137,7 +136,7 @@ def quantize(
         high, low = codes.view(-1, 2).unbind(1)
         packed[start // 2 : (stop + 1) // 2] = (high << 4 | low)[: (stop - start + 1) // 2]
     has_values = type(absmax) is Tensor and not absmax.is_meta  # fake and meta tensors have none
-    if has_values and not absmax.isfinite().all():  # NaN or infinity in a block is its absmax too
+    if has_values and not absmax.isfinite().all():  # a block's NaN or infinity is its absmax
         raise ValueError(f"{name} holds NaN or infinity; every weight must be finite")
     statistics = quantize_statistics(absmax) if double_quantization else absmax
     return QuantizedWeight(packed, statistics, weight.shape, weight.dtype, block)
@@ -186,11 +185,8 @@ def dequantize_statistics(statistics: Statistics) -> Tensor:
 
 def storage_bytes(holder: QuantizedWeight | nn.Module) -> int:
     """Bytes of the storages of a quantized weight, or of a module's parameters and buffers; each storage once."""
-    is_module = isinstance(holder, nn.Module)
-    storages = [
-        t.untyped_storage() for t in ([*holder.parameters(), *holder.buffers()] if is_module else _tensors(holder))
-    ]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    tensors = _tensors(holder) if isinstance(holder, tuple) else [*holder.parameters(), *holder.buffers()]
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def _tensors(weight: QuantizedWeight) -> list[Tensor]:
@@ -227,24 +223,20 @@ class NF4Linear(nn.Module):
     """
 
     def __init__(
-        self,
-        linear: nn.Linear,
-        *,
-        block: int = 64,
-        double_quantization: bool = True,
-        compute_dtype: torch.dtype | None = None,
-        name: str = "weight",
-    ) -> None:
+        self, linear: nn.Linear, *, block: int = 64, double_quantization: bool = True,
+        compute_dtype: torch.dtype | None = None, name: str = "weight",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.compute_dtype, self.block, self.dtype = compute_dtype, block, linear.weight.dtype
-        weight = quantize(linear.weight, block, double_quantization=double_quantization, name=name)
+        weight = quantize(linear.weight, block, double_quantization, name)
         self.register_buffer("packed", weight.packed)
-        nested = isinstance(weight.absmax, Statistics)
-        for part, tensor in zip(Statistics._fields, weight.absmax if nested else (None, weight.absmax, None)):
-            self.register_buffer(part, tensor)  # codes, absmax, offset; without double quantization only absmax
+        parts = weight.absmax if double_quantization else (None, weight.absmax, None)
+        for part, tensor in zip(Statistics._fields, parts):  # codes, absmax, offset, or absmax alone
+            self.register_buffer(part, tensor)
         bias = linear.bias
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        self.train(linear.training)
 
     @property
     def quantized(self) -> QuantizedWeight:
@@ -258,7 +250,7 @@ class NF4Linear(nn.Module):
 
     def requantize(self, weight: Tensor) -> None:
         """Hold another weight, (out_features, in_features), instead; merging an adapter does. Rounds to 4 bits."""
-        new = quantize(weight, self.block, double_quantization=self.codes is not None)
+        new = quantize(weight, self.block, self.codes is not None)
         for old, tensor in zip(_tensors(self.quantized), _tensors(new)):
             old.copy_(tensor)
 
@@ -277,50 +269,39 @@ class NF4Linear(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        nested = self.codes is not None
-        return f"{self.in_features}, {self.out_features}, block={self.block}, double_quantization={nested}"
+        sizes = f"{self.in_features}, {self.out_features}, block={self.block}"
+        return f"{sizes}, double_quantization={self.codes is not None}"
 
 
-def quantize_model(
-    model: nn.Module,
-    targets: str | Sequence[str] = "all-linear",
-    *,
-    block: int = 64,
-    double_quantization: bool = True,
-    compute_dtype: torch.dtype | None = None,
-    skip: Sequence[str] = ("lm_head",),
-) -> list[str]:
-    """Replace linear layers of ``model`` by NF4Linear, in place, one at a time; returns the names of those replaced.
+def quantize_model(model: nn.Module, targets="all-linear", *, skip=("lm_head",), **options) -> list[str]:
+    """Replace linear layers of ``model`` by NF4Linear, in place, and return their names; ``options`` are NF4Linear's.
 
     "all-linear" is every ``nn.Linear`` except those named in ``skip`` and those whose weight is another module's too
-    (a head tied to the embedding). Otherwise ``targets`` are names, whole or their last part ("q_proj").
+    (a head tied to the embedding). Otherwise ``targets`` is a list of names, in full or the end of it ("q_proj").
     Embeddings, norms and what is not a target stay as they are, in their dtype, and may still require gradients.
-    Raises ValueError, before anything is replaced, for a target that matches no linear layer or a tied one.
+    Raises ValueError for a target that no linear layer has, a tied one, or a weight that is not finite, and leaves the
+    model as it was.
     """
-    linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear and name}
+    linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     owners = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
-    tied = {name for name, module in linears.items() if owners.count(id(module.weight)) > 1}
+    tied = [name for name, module in linears.items() if owners.count(id(module.weight)) > 1]
     if targets == "all-linear":
-        chosen = [name for name in linears if name not in tied and not _named(name, skip)]
+        chosen = [name for name in linears if name not in tied and not _ends(name, skip)]
+    elif not targets or isinstance(targets, str):
+        raise ValueError(f"targets is {targets!r}; allowed: 'all-linear', or a list of names of linear layers")
     else:
-        targets = [targets] if isinstance(targets, str) else list(targets)
-        chosen = [name for name in linears if _named(name, targets)]
+        chosen = [name for name in linears if _ends(name, targets)]
         for target in targets:
-            if not any(_named(name, [target]) for name in linears):
-                raise ValueError(f"targets has {target!r}; allowed: all-linear, or linear layers of the model")
-        for name in tied.intersection(chosen):
-            raise ValueError(f"targets has {name!r}, whose weight is tied to another module's; it must stay as it is")
-    for name in chosen:
-        layer = NF4Linear(
-            linears.pop(name),
-            block=block,
-            double_quantization=double_quantization,
-            compute_dtype=compute_dtype,
-            name=f"{name}.weight",
-        )
+            if not any(_ends(name, [target]) for name in chosen):
+                raise ValueError(f"targets has {target!r}, but no linear layer has that name; allowed: all-linear, or "
+                                 f"a list of {', '.join(dict.fromkeys(n.split('.')[-1] for n in linears))}")  # fmt: skip
+        if both := [name for name in chosen if name in tied]:
+            raise ValueError(f"targets has {both[0]!r}, whose weight is another module's too; it must stay as it is")
+    layers = {name: NF4Linear(linears[name], name=f"{name}.weight", **options) for name in chosen}
+    for name, layer in layers.items():
         model.set_submodule(name, layer)
     return chosen
 
 
-def _named(name: str, patterns: Sequence[str]) -> bool:
-    return any(name == pattern or name.endswith(f".{pattern}") for pattern in patterns)
+def _ends(name: str, targets: Sequence[str]) -> bool:
+    return any(f".{name}".endswith(f".{target}") for target in targets)

@@ -42,7 +42,7 @@ def _minigpt(config, plan: TrainingPlan) -> nn.Module:
     if plan.method == "qlora":
         from minigpt.nf4 import quantize_model
 
-        quantize_model(model, double_quantization=plan.double_quantization)
+        quantize_model(model, double_quantization=plan.double_quantization, compute_dtype=torch.bfloat16)
         if plan.kbit_preparation:
             _upcast(model)
     from minigpt.lora import inject

@@ -20,12 +20,12 @@ BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a
 TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
 
 
-def quantized_bytes(numel: int, double: bool) -> list[int]:
+def quantized_bytes(numel: int, double: bool, tables: bool = True) -> list[int]:
     """The storages of one 4-bit tensor: packed weights, scales, tables. 4.5 bits a weight, or 4.127 nested."""
     blocks = -(-numel // BLOCK)
     if not double:
-        return [(numel + 1) // 2, 4 * blocks, TABLE]
-    return [(numel + 1) // 2, blocks, TABLE, 4 * -(-blocks // NESTED_BLOCK), 4, NESTED_TABLE]
+        return [(numel + 1) // 2, 4 * blocks] + [TABLE] * tables
+    return [(numel + 1) // 2, blocks, 4 * -(-blocks // NESTED_BLOCK), 4] + [TABLE, NESTED_TABLE] * tables
 
 
 class Linears:
@@ -47,7 +47,8 @@ class Linears:
         targets = plan.target_names(architecture)
         for tensor in architecture.tensors():
             if plan.method == "qlora" and tensor.kind == "linear":
-                sizes = quantized_bytes(tensor.numel, plan.double_quantization)
+                tables = architecture.family != "minigpt"  # this course's NF4Linear shares them
+                sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables)
                 self.storages += [Storage(tape, nbytes, WEIGHTS) for nbytes in sizes]
                 self.quantized[tensor.name] = tensor.numel
             else:

@@ -41,8 +41,10 @@ def stacked_bars(
             hatch = "///" if "measured" in label else None
             axes.barh(row, width, left=left, color=COLORS[bucket], edgecolor="white", hatch=hatch, linewidth=0.5)
             left += width
-        box = dict(facecolor="white", edgecolor="none", pad=0.8)  # keeps the number off a limit's line
-        axes.text(left, row, f" {_number(left)} {unit}", va="center", fontsize=9, bbox=box)
+        axes.annotate(
+            f"{_number(left)} {unit}", (left, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
+            bbox=dict(facecolor="white", edgecolor="none", pad=0.8),  # keeps the number off a limit's line
+        )  # fmt: skip
     for name, nbytes in (limits or {}).items():
         axes.axvline(nbytes / divisor, color="black", linestyle="--", linewidth=1)
         at_top = axes.get_xaxis_transform()
