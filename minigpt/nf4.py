@@ -16,9 +16,9 @@ the offset. That saves 0.373 *bits* a weight. The two tables are constants: they
 and 1 KiB for a moment) and belong to no tensor. bitsandbytes keeps 64 and 1,024 bytes of them with every tensor.
 
 Source: QLoRA, Dettmers et al. 2023. The bytes are those of bitsandbytes 0.50: weights in row-major order, the even one
-of a pair in the high nibble, a tie to the lower code. What differs: NaN and infinity are refused, not stored.
+of a pair in the high nibble, a tie to the lower code. NaN and infinity are refused; bitsandbytes stores them.
 
-Left out: FP4, a fused dequantize-and-multiply kernel, biases that learn, quantizing convolutions and embeddings.
+Left out: FP4, a fused dequantize-and-multiply kernel, learned biases, convolutions, embeddings.
 """
 
 from __future__ import annotations
@@ -34,21 +34,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-# fmt: off
 NF4_CODE = (  # the published values; all are float32 numbers
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
     0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)
-# fmt: on
+)  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATISTICS_BLOCK = 256  # absmax values that share one a2
 TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
 THRESHOLDS = tuple((a + b) / 2 for a, b in zip(NF4_CODE, NF4_CODE[1:]))  # between neighbouring codes
-# Weights worked on at a time. A CPU wants what fits its cache; quantizing is so many small operations that sharing
-# each between threads costs more than it gains, and torch shares from 2**15 elements. A GPU wants few, large kernels.
-QUANTIZE_CHUNK, DEQUANTIZE_CHUNK, GPU_CHUNK = 2**14, 2**20, 2**24
+# Weights worked on at a time. On a CPU what fits its cache, and under the 2**15 elements from which torch shares an
+# operation between threads: for many small operations, waiting for each other costs more. A GPU wants large kernels.
+CPU_CHUNK, GPU_CHUNK = 2**15 - 1, 2**24
 
 
 # ---------------------------------------------------------------- the two tables
@@ -124,7 +122,7 @@ def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: s
     flat, n = weight.detach().reshape(-1), weight.numel()
     packed = torch.empty((n + 1) // 2, dtype=torch.uint8, device=flat.device)
     absmax = torch.empty(-(-n // block), dtype=torch.float32, device=flat.device)
-    for start, stop in _chunks(n, block, QUANTIZE_CHUNK, flat):
+    for start, stop in _chunks(n, block, flat.device):
         x = flat[start:stop].float()  # (chunk,)
         x = F.pad(x, (0, -len(x) % block)).view(-1, block)
         largest = absmax[start // block : -(-stop // block)]  # a view, written to
@@ -145,17 +143,16 @@ def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: s
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Tensor:
     """The weight back, in ``weight.shape``; multiplied in float32, then rounded to ``dtype`` (the weight's own).
 
-    Needs, beside its result, 12 bytes for every two weights of a chunk, and the float32 absmax values.
+    Beside its result it needs 6 bytes a weight of one chunk (196 kB on a CPU), and absmax in float32 if it was nested.
     """
     absmax, block, n = weight.absmax, weight.block, weight.shape.numel()
     if isinstance(absmax, Statistics):
         absmax = dequantize_statistics(absmax)
-    packed = weight.packed
-    code = torch.tensor(NF4_CODE, dtype=torch.float32, device=packed.device)
+    packed, code = weight.packed, torch.tensor(NF4_CODE, dtype=torch.float32, device=weight.packed.device)
     # One look-up gives two weights: 256 pairs of float32, each pair read as one 8-byte number.
     pairs = torch.stack([code.repeat_interleave(16), code.repeat(16)], dim=1).view(torch.int64)[:, 0]  # (256,)
     out = torch.empty(n, dtype=dtype or weight.dtype, device=packed.device)
-    for start, stop in _chunks(n, block, DEQUANTIZE_CHUNK, packed):
+    for start, stop in _chunks(n, block, packed.device):
         x = pairs.index_select(0, packed[start // 2 : (stop + 1) // 2].int()).view(torch.float32)[: stop - start]
         whole = len(x) // block * block
         x[:whole].view(-1, block).mul_(absmax[start // block : stop // block, None])
@@ -193,9 +190,9 @@ def _tensors(weight: QuantizedWeight) -> list[Tensor]:
     return [weight.packed, *(weight.absmax if isinstance(weight.absmax, Statistics) else [weight.absmax])]
 
 
-def _chunks(n: int, block: int, size: int, like: Tensor) -> Iterator[tuple[int, int]]:
+def _chunks(n: int, block: int, device: torch.device) -> Iterator[tuple[int, int]]:
     """Start and end of each chunk of n weights; all start at a block."""
-    size = (size if like.device.type == "cpu" else GPU_CHUNK) // block * block or block
+    size = max(block, (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK) // block * block)
     return ((start, min(start + size, n)) for start in range(0, n, size))
 
 
@@ -268,10 +265,6 @@ class NF4Linear(nn.Module):
                 setattr(self, name, buffer.to(moved.device))
         return self
 
-    def extra_repr(self) -> str:
-        sizes = f"{self.in_features}, {self.out_features}, block={self.block}"
-        return f"{sizes}, double_quantization={self.codes is not None}"
-
 
 def quantize_model(model: nn.Module, targets="all-linear", *, skip=("lm_head",), **options) -> list[str]:
     """Replace linear layers of ``model`` by NF4Linear, in place, and return their names; ``options`` are NF4Linear's.
@@ -285,16 +278,15 @@ def quantize_model(model: nn.Module, targets="all-linear", *, skip=("lm_head",),
     linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     owners = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
     tied = [name for name, module in linears.items() if owners.count(id(module.weight)) > 1]
+    allowed = f"allowed: 'all-linear', or a list of {', '.join(dict.fromkeys(n.split('.')[-1] for n in linears))}"
     if targets == "all-linear":
         chosen = [name for name in linears if name not in tied and not _ends(name, skip)]
     elif not targets or isinstance(targets, str):
-        raise ValueError(f"targets is {targets!r}; allowed: 'all-linear', or a list of names of linear layers")
+        raise ValueError(f"targets is {targets!r}; {allowed}")
     else:
         chosen = [name for name in linears if _ends(name, targets)]
-        for target in targets:
-            if not any(_ends(name, [target]) for name in chosen):
-                raise ValueError(f"targets has {target!r}, but no linear layer has that name; allowed: all-linear, or "
-                                 f"a list of {', '.join(dict.fromkeys(n.split('.')[-1] for n in linears))}")  # fmt: skip
+        if unknown := [target for target in targets if not any(_ends(name, [target]) for name in chosen)]:
+            raise ValueError(f"targets has {unknown[0]!r}, but no linear layer has that name; {allowed}")
         if both := [name for name in chosen if name in tied]:
             raise ValueError(f"targets has {both[0]!r}, whose weight is another module's too; it must stay as it is")
     layers = {name: NF4Linear(linears[name], name=f"{name}.weight", **options) for name in chosen}

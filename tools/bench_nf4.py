@@ -6,8 +6,7 @@ Both get the same square weight and take turns, so that a busy machine slows bot
 "as fast" is the median of bitsandbytes' time over ours, round by round. One and two CPU threads are measured in
 processes of their own, because bitsandbytes reads its number of threads at start. The linear layer sees 64 tokens,
 forward and backward to its input, with double quantization, as in training; in inference bitsandbytes has a fused
-kernel for bfloat16, which MiniGPT lacks. A busy machine hurts two threads more than one: whoever waits for a thread
-that is not running waits for all of its turn, and plain torch waits after each operation, bitsandbytes' kernel once.
+kernel for bfloat16, which MiniGPT lacks. Dequantizing in MiniGPT uses one thread whatever there are.
 """
 
 from __future__ import annotations
