@@ -77,11 +77,10 @@ class Linears:
 
     def __call__(self, x: Value, name: str, n_out: int) -> Value:
         """The layer called ``name``, on x: (rows, n_in) to (rows, n_out)."""
-        if name in self.quantized:
-            result = self._four_bit(x, name, n_out)
-        else:
-            result = self._plain(x, name, n_out)
-        return self._adapted(x, result, name, n_out) if name + ".A" in self.weights else result
+        base = self._four_bit if name in self.quantized else self._plain
+        if name + ".A" not in self.weights:
+            return base(x, name, n_out)
+        return self._adapted(x, base(x, name, n_out), name, n_out)  # no name here keeps the base's result alive
 
     def _plain(self, x: Value, name: str, n_out: int) -> Value:
         """Under autocast, on 16-bit copies of weight and input."""
@@ -108,12 +107,12 @@ class Linears:
         tape, itemsize = self.tape, result.itemsize
         if name in self.quantized:
             result = ops.copy(tape, result, gradient_copied=False)  # peft clones, against in-place surprises
-        if not (self.plan.regime.autocast and name in self.quantized):
-            x = ops.cast(tape, x, self.plan.adapter_itemsize)
+        x = ops.cast(tape, x, self.plan.adapter_itemsize)
         update = self._plain(self._plain(x, name + ".A", self.plan.rank), name + ".B", n_out)
         update = ops.scale(tape, update)
         if name in self.quantized:
-            return ops.add(tape, result, ops.cast(tape, update, itemsize))
+            update = ops.cast(tape, update, itemsize)
+            return ops.add(tape, result, update)
         return ops.cast(tape, ops.add(tape, result, update), itemsize)
 
     def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
@@ -133,5 +132,4 @@ class Linears:
             return made
 
         tape.record("linear, 4 bits", [inside], out, (), backward)
-        del inside
         return ops.cast(tape, out, x.itemsize)
