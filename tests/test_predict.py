@@ -12,7 +12,7 @@ from minigpt.memory.__main__ import main
 from minigpt.memory.measure import measure
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPTConfig
-from tools.accuracy import MODELS, cases, compare, errors
+from tools.accuracy import MODELS, adapter_cases, cases, compare, errors
 
 PERSISTENT = ("weights", "gradients", "optimizer")
 
@@ -31,6 +31,18 @@ def test_fake_tensors(case):
 @pytest.mark.parametrize("case", [c for c in cases() if "micro" not in c.model][3::41], ids=str)
 def test_real_tensors(case):
     assert_close(*compare(case, "cpu"))
+
+
+@pytest.mark.parametrize("case", adapter_cases()[::5], ids=str)
+def test_adapters_of_peft_and_bitsandbytes(case):
+    assert_close(*compare(case, "cpu" if case.needs_values else "fake"))
+
+
+def test_the_frozen_part_of_the_weights_is_the_base():
+    plan = TrainingPlan(batch=2, seq_len=16, precision="bf16", method="lora")
+    predicted, measured = predict(MODELS["llama-grouped"], plan), measure(MODELS["llama-grouped"], plan)
+    assert (predicted.frozen, predicted.trainable) == (measured.frozen, measured.trainable)
+    assert predicted.trainable == predicted.ledger.gradients == (predicted.ledger.optimizer - 4 * 42) // 2
 
 
 def test_a_step_of_llama_7b():
@@ -86,6 +98,8 @@ def test_arithmetic_needs_no_torch():
         (dict(precision="int3"), "precision is 'int3'; allowed: fp32, bf16"),
         (dict(attention="flash4"), "attention is 'flash4'; allowed: sdpa, eager"),
         (dict(method="magic"), "method is 'magic'; allowed: full"),
+        (dict(method="lora", rank=-1), "rank is -1; it must be an integer of at least 1"),
+        (dict(method="lora", precision="bf16-master"), "precision is 'bf16-master'; adapters have no master copy"),
     ],
 )
 def test_bad_plans_are_named(changes, message):
@@ -96,6 +110,25 @@ def test_bad_plans_are_named(changes, message):
 def test_a_sequence_beyond_the_context_is_named():
     with pytest.raises(ValueError, match="seq_len is 300; the model's context is 256"):
         predict(GPTConfig.preset("nano"), TrainingPlan(seq_len=300))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(targets="q,w"), "targets has 'w'; allowed: all-linear, or some of down, gate, k, o, q, up, v"),
+        (dict(rank=65), "rank is 65; the smallest side of a target is 32"),
+    ],
+)
+def test_bad_adapters_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        predict(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
+
+
+def test_what_fake_tensors_cannot_do_is_named():
+    with pytest.raises(ValueError, match="4-bit weights need real tensors: allowed: cpu, cuda"):
+        measure(MODELS["llama-grouped"], TrainingPlan(method="qlora", precision="bf16"))
+    with pytest.raises(ValueError, match="optimizer is 'adamw8bit', which needs values"):
+        measure(MODELS["minigpt"], TrainingPlan(optimizer="adamw8bit"))
 
 
 def test_dropout_is_refused_not_ignored():

@@ -60,6 +60,12 @@ class Case:
     model: str
     plan: TrainingPlan
 
+    @property
+    def needs_values(self) -> bool:
+        """Whether bitsandbytes is in it, which works on real tensors only."""
+        four_bit = self.plan.method == "qlora" and not self.model.startswith("minigpt")
+        return four_bit or self.plan.optimizer == "adamw8bit"
+
     def __str__(self) -> str:
         plan = self.plan
         changed = {k: v for k, v in vars(plan).items() if v != getattr(TrainingPlan(), k)}
@@ -89,6 +95,29 @@ def cases() -> list[Case]:
     return grid + single + own
 
 
+def adapter_cases() -> list[Case]:
+    """LoRA and QLoRA: peft and bitsandbytes on Hugging Face models, this course's own on MiniGPT."""
+    lora = [
+        dict(precision=precision, targets=targets)
+        for precision, targets in product(("fp32", "bf16", "bf16-autocast"), ("all-linear", "q,v"))
+    ]
+    lora += [
+        dict(precision="bf16", adapter_dtype="same"), dict(precision="bf16", rank=16, optimizer="adamw8bit"),
+        dict(precision="bf16", attention="eager", holds="outputs"), dict(precision="bf16", batch=1, accumulation=2),
+    ]  # fmt: skip
+    qlora = [
+        dict(precision=precision, double_quantization=double, kbit_preparation=prepared)
+        for precision, double, prepared in product(("bf16", "bf16-autocast"), (True, False), (True, False))
+        if prepared or precision == "bf16"
+    ]
+    qlora += [dict(precision="bf16", targets="up,down"), dict(precision="bf16", rank=16, optimizer="adamw8bit")]
+    switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora]
+    names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads")
+    return [
+        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in names for switch in switches
+    ]
+
+
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
     """(predicted, measured)."""
     from minigpt.memory.measure import measure
@@ -111,18 +140,22 @@ def main() -> int:
     if every < 1:
         print(f"error: --every is {every}; it must be at least 1", file=sys.stderr)
         return 2
-    runs = [(case, "fake") for case in cases()] + [(case, "cpu") for case in cases()[::every]]
-    rows = [(case, device, errors(*compare(case, device))) for case, device in tqdm(runs, unit="case")]
-    print(f"{'tensors':<8} {'bucket':<12} {'cases':>5} {'exact':>6} {'median':>8} {'worst':>8}  worst case")
+    full, adapted = cases(), adapter_cases()
+    runs = [("full, fake tensors", case, "fake") for case in full]
+    runs += [("full, real tensors", case, "cpu") for case in full[::every]]
+    runs += [("adapters, fake tensors", case, "fake") for case in adapted if not case.needs_values]
+    runs += [("adapters, real tensors", case, "cpu") for case in adapted if case.needs_values]
+    rows = [(group, case, errors(*compare(case, device))) for group, case, device in tqdm(runs, unit="case")]
+    print(f"{'':<24}{'bucket':<12} {'cases':>5} {'exact':>6} {'median':>8} {'worst':>8}  worst case")
     held = True
-    for device in ("fake", "cpu"):
-        chosen = [(case, found) for case, where, found in rows if where == device]
+    for group in dict.fromkeys(group for group, _, _ in runs):
+        chosen = [(case, found) for where, case, found in rows if where == group]
         for name in chosen[0][1]:
             shares = [abs(found[name][1]) for _, found in chosen]
             exact = sum(found[name][0] == 0 for _, found in chosen)
             worst = max(range(len(chosen)), key=shares.__getitem__)
             where = f"{chosen[worst][0]} ({chosen[worst][1][name][0]:+,} B)" if shares[worst] else ""
-            row = f"{device:<8} {name:<12} {len(chosen):>5} {exact:>6} {median(shares):>8.3%} {shares[worst]:>8.3%}"
+            row = f"{group:<24}{name:<12} {len(chosen):>5} {exact:>6} {median(shares):>8.3%} {shares[worst]:>8.3%}"
             print(f"{row}  {where}")
             held &= shares[worst] == 0 if name in ("weights", "gradients", "optimizer") else shares[worst] < 0.01
     print("weights, gradients and optimizer exact, activations and peak within 1%: " + ("yes" if held else "NO"))

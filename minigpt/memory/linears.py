@@ -53,6 +53,8 @@ class Linears:
                 self.quantized[tensor.name] = tensor.numel
             else:
                 itemsize = 4 if plan.method == "qlora" and plan.kbit_preparation else regime.weights
+                if tensor.name.removesuffix(".bias") in self.quantized:
+                    itemsize = plan.four_bit_compute  # Linear4bit casts its bias to what it computes in, and keeps that
                 self._add(tensor.name, tensor.numel, itemsize, trained=not frozen)
             if frozen and tensor.name.rsplit(".", 1)[-1] in targets and tensor.kind == "linear":
                 n_out, n_in = tensor.shape
