@@ -40,6 +40,7 @@ base: $(READY) ## train the small base model that ships with the package
 
 bench: $(READY) ## compare MiniGPT and the meter with other libraries: speed and memory
 	$(BIN)/python -m tools.bench_speed
+	$(BIN)/python -m tools.bench_nf4
 	$(BIN)/python -m tools.bench_memory
 
 accuracy: $(READY) ## compare predicted with measured bytes over many models and plans

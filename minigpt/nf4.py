@@ -11,9 +11,9 @@ equally often; zero is one of them. Double quantization stores the absmax values
     a2_s   = max |absmax - offset| over 256 of them                             float32, one for 256 blocks
     c      = the index of the value of dynamic_map() nearest to (absmax - offset) / a2_s     8 bits a block
 
-Bytes a weight: 1/2 + 4/64 = 0.5625, and with double quantization 1/2 + 1/64 + 4/(64 * 256) = 0.515869, plus the 4 of
-the offset. That saves 0.373 *bits* a weight. The two tables are constants: they are made where they are used (2 KiB
-and 1 KiB for a moment) and belong to no tensor. bitsandbytes keeps 64 and 1,024 bytes of them with every tensor.
+Bytes a weight: 1/2 + 4/64 = 0.5625; with double quantization 1/2 + 1/64 + 4/(64 * 256) = 0.515869, plus the offset.
+That saves 0.373 *bits* a weight. The two tables are constants, made where they are used (2 KiB and 1 KiB, for a
+moment); bitsandbytes keeps 64 and 1,024 bytes of them with every tensor.
 
 Source: QLoRA, Dettmers et al. 2023. The bytes are those of bitsandbytes 0.50: weights in row-major order, the even one
 of a pair in the high nibble, a tie to the lower code. NaN and infinity are refused; bitsandbytes stores them.
@@ -23,7 +23,8 @@ Left out: FP4, a fused dequantize-and-multiply kernel, learned biases, convoluti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -65,13 +66,13 @@ def derive_code(offset: float = 0.9677083) -> list[float]:
     return [value / positive[0] for value in sorted([*negative, 0.0, *positive])]
 
 
-def dynamic_map(signed: bool = True, device: torch.device | None = None) -> Tensor:
+def dynamic_map(signed: bool = True, device: str | torch.device = "cpu") -> Tensor:
     """The 8-bit dynamic map: (256,) float32, ascending. Seven decades, each with twice the values of the one below.
 
     Decade k, k = 0..6, holds the centres of 2^k equal parts (2^(k+1) if unsigned) of [0.1, 1], times 10^(k - 6), and
     their negatives if ``signed``; then 0 and 1. From Dettmers 2015, as bitsandbytes makes it, in float32 throughout.
     """
-    return torch.tensor(_dynamic_values(signed), dtype=torch.float32, device=device)
+    return _table(_dynamic_values(signed), device)
 
 
 @cache
@@ -119,22 +120,20 @@ def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: s
         raise ValueError(f"{name} has shape {tuple(weight.shape)}; it must have at least one element")
     if not isinstance(block, int) or block < 2 or block % 2:
         raise ValueError(f"block is {block!r}; it must be an even number of at least 2")
-    flat, n = weight.detach().reshape(-1), weight.numel()
+    flat, n, size = weight.detach().reshape(-1), weight.numel(), _chunk(block, weight.device)
     packed = torch.empty((n + 1) // 2, dtype=torch.uint8, device=flat.device)
     absmax = torch.empty(-(-n // block), dtype=torch.float32, device=flat.device)
-    for start, stop in _chunks(n, block, flat.device):
-        x = flat[start:stop].float()  # (chunk,)
-        x = F.pad(x, (0, -len(x) % block)).view(-1, block)
-        largest = absmax[start // block : -(-stop // block)]  # a view, written to
-        torch.amax(x.abs(), dim=1, out=largest)
+    for chunk, largest, part in zip(flat.split(size), absmax.split(size // block), packed.split(size // 2)):
+        x = F.pad(chunk.float(), (0, -len(chunk) % block)).view(-1, block)
+        torch.amax(x.abs(), dim=1, out=largest)  # into absmax
         x = x * (1 / largest.clamp(min=TINY))[:, None]  # as bitsandbytes: not x / largest, which rounds otherwise
         codes = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
         for threshold in THRESHOLDS:  # the code is the number of thresholds below x; faster than torch.bucketize
             codes += x > threshold
         high, low = codes.view(-1, 2).unbind(1)
-        packed[start // 2 : (stop + 1) // 2] = (high << 4 | low)[: (stop - start + 1) // 2]
-    has_values = type(absmax) is Tensor and not absmax.is_meta  # fake and meta tensors have none
-    if has_values and not absmax.isfinite().all():  # a block's NaN or infinity is its absmax
+        part.copy_((high << 4 | low)[: len(part)])
+    # A block's NaN or infinity is its absmax. Fake and meta tensors have no values to look at.
+    if type(absmax) is Tensor and not absmax.is_meta and not absmax.isfinite().all():
         raise ValueError(f"{name} holds NaN or infinity; every weight must be finite")
     statistics = quantize_statistics(absmax) if double_quantization else absmax
     return QuantizedWeight(packed, statistics, weight.shape, weight.dtype, block)
@@ -148,30 +147,29 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Ten
     absmax, block, n = weight.absmax, weight.block, weight.shape.numel()
     if isinstance(absmax, Statistics):
         absmax = dequantize_statistics(absmax)
-    packed, code = weight.packed, torch.tensor(NF4_CODE, dtype=torch.float32, device=weight.packed.device)
+    packed, code = weight.packed, _table(NF4_CODE, weight.packed.device)
     # One look-up gives two weights: 256 pairs of float32, each pair read as one 8-byte number.
     pairs = torch.stack([code.repeat_interleave(16), code.repeat(16)], dim=1).view(torch.int64)[:, 0]  # (256,)
     out = torch.empty(n, dtype=dtype or weight.dtype, device=packed.device)
-    for start, stop in _chunks(n, block, packed.device):
-        x = pairs.index_select(0, packed[start // 2 : (stop + 1) // 2].int()).view(torch.float32)[: stop - start]
-        whole = len(x) // block * block
-        x[:whole].view(-1, block).mul_(absmax[start // block : stop // block, None])
-        if whole < len(x):
-            x[whole:].mul_(absmax[-1])
-        out[start:stop].copy_(x)
+    whole, size = n // block * block, _chunk(block, packed.device)
+    parts = packed[: whole // 2].split(size // 2), absmax[: whole // block, None].split(size // block)
+    for two, scale, part in zip(*parts, out[:whole].view(-1, block).split(size // block)):
+        part.copy_(pairs.index_select(0, two.int()).view(torch.float32).view(-1, block).mul_(scale))
+    if whole < n:  # a short last block
+        x = pairs.index_select(0, packed[whole // 2 :].int()).view(torch.float32)[: n - whole]
+        out[whole:].copy_(x.mul_(absmax[-1]))
     return out.view(weight.shape)
 
 
 def quantize_statistics(absmax: Tensor) -> Statistics:
     """Double quantization of ``absmax`` (blocks,), float32. Nearest value of the map, a tie to the lower."""
-    offset = absmax.mean()
-    x, blocks = absmax - offset, len(absmax)
-    x = F.pad(x, (0, -blocks % STATISTICS_BLOCK)).view(-1, STATISTICS_BLOCK)
+    offset, blocks = absmax.mean(), len(absmax)
+    x = F.pad(absmax - offset, (0, -blocks % STATISTICS_BLOCK)).view(-1, STATISTICS_BLOCK)
     largest = x.abs().amax(1)  # (ceil(blocks / 256),)
     x = x * (1 / largest.clamp(min=TINY))[:, None]
     code = dynamic_map(device=x.device)
-    codes = torch.bucketize(x, (code[:-1] + code[1:]) / 2, out_int32=True)
-    return Statistics(codes.view(-1)[:blocks].to(torch.uint8), largest, offset)
+    codes = torch.bucketize(x, (code[:-1] + code[1:]) / 2, out_int32=True).view(-1)[:blocks]
+    return Statistics(codes.to(torch.uint8), largest, offset)
 
 
 def dequantize_statistics(statistics: Statistics) -> Tensor:
@@ -190,10 +188,14 @@ def _tensors(weight: QuantizedWeight) -> list[Tensor]:
     return [weight.packed, *(weight.absmax if isinstance(weight.absmax, Statistics) else [weight.absmax])]
 
 
-def _chunks(n: int, block: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    """Start and end of each chunk of n weights; all start at a block."""
-    size = max(block, (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK) // block * block)
-    return ((start, min(start + size, n)) for start in range(0, n, size))
+def _chunk(block: int, device: torch.device) -> int:
+    """Weights worked on at a time: whole blocks."""
+    return max(block, (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK) // block * block)
+
+
+def _table(values: Sequence[float], device: torch.device) -> Tensor:
+    """A float32 tensor; by way of the CPU, or it would not be a fake one on a fake device."""
+    return torch.tensor(values, dtype=torch.float32, device="cpu").to(device)
 
 
 # ---------------------------------------------------------------- modules
@@ -231,8 +233,7 @@ class NF4Linear(nn.Module):
         parts = weight.absmax if double_quantization else (None, weight.absmax, None)
         for part, tensor in zip(Statistics._fields, parts):  # codes, absmax, offset, or absmax alone
             self.register_buffer(part, tensor)
-        bias = linear.bias
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone(), requires_grad=False)
         self.train(linear.training)
 
     @property
@@ -272,12 +273,11 @@ def quantize_model(model: nn.Module, targets="all-linear", *, skip=("lm_head",),
     "all-linear" is every ``nn.Linear`` except those named in ``skip`` and those whose weight is another module's too
     (a head tied to the embedding). Otherwise ``targets`` is a list of names, in full or the end of it ("q_proj").
     Embeddings, norms and what is not a target stay as they are, in their dtype, and may still require gradients.
-    Raises ValueError for a target that no linear layer has, a tied one, or a weight that is not finite, and leaves the
-    model as it was.
+    Raises ValueError, and changes nothing, for a target that no linear layer has, a tied one, or a bad weight.
     """
     linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
-    owners = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
-    tied = [name for name, module in linears.items() if owners.count(id(module.weight)) > 1]
+    owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    tied = [name for name, module in linears.items() if owners[id(module.weight)] > 1]
     allowed = f"allowed: 'all-linear', or a list of {', '.join(dict.fromkeys(n.split('.')[-1] for n in linears))}"
     if targets == "all-linear":
         chosen = [name for name in linears if name not in tied and not _ends(name, skip)]
@@ -296,4 +296,4 @@ def quantize_model(model: nn.Module, targets="all-linear", *, skip=("lm_head",),
 
 
 def _ends(name: str, targets: Sequence[str]) -> bool:
-    return any(f".{name}".endswith(f".{target}") for target in targets)
+    return f".{name}".endswith(tuple(f".{target}" for target in targets))

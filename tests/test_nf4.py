@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
-import bitsandbytes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,10 @@ from minigpt.memory.meter import MemoryMeter
 from minigpt.model import GPT, GPTConfig
 
 logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use
+with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load its compiler
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    import bitsandbytes
+
 reference = bitsandbytes.functional
 
 DTYPES = [pytest.param(dtype, id=str(dtype).removeprefix("torch.")) for dtype in nf4.DTYPES]

@@ -33,7 +33,7 @@ def test_real_tensors(case):
     assert_close(*compare(case, "cpu"))
 
 
-@pytest.mark.parametrize("case", adapter_cases()[::5], ids=str)
+@pytest.mark.parametrize("case", adapter_cases()[::9], ids=str)
 def test_adapters_of_peft_and_bitsandbytes(case):
     assert_close(*compare(case, "cpu" if case.needs_values else "fake"))
 
