@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
 
 def eager_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = True) -> Tensor:
-    """Attention with every intermediate a real tensor: the score matrix costs B*H*T*T elements, twice.
+    """Attention with every intermediate a real tensor: score matrices of B*H*T*T elements.
 
     Takes and returns (B, H, T, D), like ``F.scaled_dot_product_attention``. The softmax runs in float32,
     as in the llama family of transformers.

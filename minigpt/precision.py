@@ -10,7 +10,7 @@ Two ways to use 16 bits in training, and they cost different bytes (the table is
         w = bfloat16(w32)
 
 AdamW is Loshchilov and Hutter 2019; the master copy is Micikevicius et al. 2018. bfloat16 keeps 8 bits of precision,
-so an update under about 1/256 of a weight would round away without the copy.
+so an update under 1/512 of a weight always rounds away without the copy, and one under 1/256 may.
 
 Left out: foreach and fused loops, amsgrad, sharding of the copy.
 """

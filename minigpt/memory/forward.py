@@ -265,11 +265,11 @@ class Forward:
         tape, plan = self.tape, self.plan
         if plan.holds == "outputs":
             self.outputs.append(logits)
-        else:
-            self.outputs.clear()
         upcast = self._upcast(logits)
         padded = tape.constant(plan.batch * (plan.seq_len + 1), INT64)
         shifted = padded if plan.batch == 1 else tape.constant(plan.tokens, INT64)  # one row needs no copy
         loss = ops.cross_entropy(tape, upcast, shifted)
+        if plan.holds == "loss":
+            self.outputs.clear()  # only now: the cache lives until the model's forward returns
         del padded
         return loss

@@ -11,7 +11,7 @@ counts once, however many tensors view it. A storage that becomes a parameter's 
 state, counts as that from its birth; a saved one is an activation only while it is saved.
 
 Left out: scratch that a kernel allocates and frees inside one operation, because no operation returns it.
-On CPU torch's profiler sees it (``minigpt.memory.allocator``); on CUDA it is part of ``unattributed``.
+On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 """
 
 from __future__ import annotations
