@@ -1,7 +1,7 @@
 """Counting adapters and the bytes they train with: the truth from peft and the meter, and the slips people make.
 
-``counted`` asks peft, on a llama without contents. ``metered`` reads one real LoRA step of transformers and peft on fake
-tensors. ``stays`` is ``predict`` for three ways to train a large model. The rest are hints for ``integer``,
+``counted`` asks peft, on a llama without contents. ``metered`` reads one real LoRA step of transformers and peft on
+fake tensors. ``stays`` is ``predict`` for three ways to train a large model. The rest are hints for ``integer``,
 ``buckets`` and ``close``.
 """
 
@@ -77,7 +77,7 @@ def count_slips(config: dict, rank: int, targets) -> dict[str, int]:
     def others(**changes) -> int:
         return L * sum(rank * sum(changes.get(name, shapes[name])) for name in targets) - right
 
-    wide, inner = (C, a.n_head * a.head_dim), a.n_inner
+    wide = (C, a.n_head * a.head_dim)
     slips = {
         "k_proj and v_proj are counted as wide as q_proj, but the heads are grouped: there are fewer of them": others(
             k_proj=wide, v_proj=wide
@@ -144,8 +144,7 @@ def bucket_slips(config: dict, rank: int, targets) -> dict[str, dict[str, int]]:
             "one step count is booked in all, and each tensor has its own": 4 - 4 * tensors,
             "one step count is booked for each layer; A and B are two tensors": -2 * tensors,
             "the step counts of one block only are booked": 4 * tensors // L - 4 * tensors,
-            "2 bytes a moment; a moment has its weight's dtype, and adapters are float32": -4 * n,
-            "one of the two moments is missing": -4 * n,
+            "4 bytes for both moments: one is missing, or they are booked in 16 bits; adapters' are float32": -4 * n,
             "a float32 master copy is booked; the adapters are float32 already": 4 * n,
             "moments are counted for all weights; frozen ones have none": 4 * base,
             "float32 moments are counted for all weights; frozen ones have none": 8 * base,
@@ -157,13 +156,15 @@ def bucket_slips(config: dict, rank: int, targets) -> dict[str, dict[str, int]]:
 def stays_mistakes(parameters: int, linears: int, adapters: int) -> dict[str, dict[str, float]]:
     """{mistake: {method: bytes}} for ``stays``, from the counts that the student is given."""
     P, n, N = parameters, linears, adapters
+    right = {"full": 8 * P, "lora": 2 * P + 16 * N, "qlora": 0.5625 * n + 2 * (P - n) + 16 * N}
     return {
+        "that is in GB; bytes are asked for": {method: nbytes / 1e9 for method, nbytes in right.items()},
+        "that is in GiB; bytes are asked for": {method: nbytes / 2**30 for method, nbytes in right.items()},
         "16 bytes a parameter is float32, or autocast; here everything is bf16": {"full": 16 * P},
         "weights and gradients alone: AdamW's two moments are missing": {"full": 4 * P},
         "one of AdamW's two moments is missing": {"full": 6 * P, "lora": 2 * P + 12 * N},
         "float32 moments: AdamW's moments have their weight's dtype": {"full": 12 * P},
-        "AdamW's moments are missing": {"lora": 2 * P + 8 * N},
-        "the adapters are booked with 2 bytes a number; on a 16-bit base they are float32": {
+        "8 bytes an adapter's number: booked with 2 bytes each, or without the moments; all four are float32": {
             "lora": 2 * P + 8 * N, "qlora": 0.5625 * n + 2 * (P - n) + 8 * N
         },
         "only the adapters' weights are booked; they have gradients and two moments as well": {

@@ -38,6 +38,8 @@ def stacked_bars(
         left = 0.0
         for bucket in BUCKETS:
             width = getattr(ledger, bucket) / divisor
+            if not width:  # a bar without width would take away the margin on the right
+                continue
             hatch = "///" if "measured" in label else None
             axes.barh(row, width, left=left, color=COLORS[bucket], edgecolor="white", hatch=hatch, linewidth=0.5)
             left += width
