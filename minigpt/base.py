@@ -16,13 +16,16 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from tqdm import tqdm
 
+from minigpt.console import show
 from minigpt.data import SPLIT_SEED, pretraining_text, random_windows, windows_in_order
 from minigpt.model import GPT, GPTConfig
 from minigpt.train import TrainPlan, bits_per_byte, evaluate, train
@@ -34,13 +37,18 @@ WEIGHTS, RECORD = "base.safetensors", "base.json"
 
 
 def load_base(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> GPT:
-    """The pre-trained nano, with its weights in ``dtype`` on ``device``. Raises ValueError if it is not there."""
+    """The pre-trained nano, with its weights in ``dtype`` on ``device``. Raises ValueError if missing or damaged."""
     model = GPT(GPTConfig.preset(PRESET))
     with as_file(files("minigpt") / ASSETS / WEIGHTS) as path:
         if not path.is_file():
             raise ValueError(f"{WEIGHTS} is missing from the package; `python -m minigpt.base` makes it")
-        state = load_file(path)
-    model.load_state_dict({**state, "lm_head.weight": state["token_embedding.weight"]})
+        try:
+            state = load_file(path)
+            model.load_state_dict({**state, "lm_head.weight": state["token_embedding.weight"]})
+        except (SafetensorError, KeyError, RuntimeError, OSError) as error:
+            reason = str(error).split("\n")[0]
+            advice = "`python -m minigpt.base` makes it"
+            raise ValueError(f"{path} does not hold the base model ({reason}); {advice}") from None
     return model.to(device=device, dtype=dtype)
 
 
@@ -108,6 +116,13 @@ def save_base(model: GPT, record: dict, folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def check_writable(folder: Path) -> None:
+    """Raise OSError now, and not after the training, if no file can be written to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="minigpt.base", description="Pre-train the base model.")
     parser.add_argument("--steps", type=int, default=2500, help="optimizer steps of 16 x 256 tokens (2500)")
@@ -126,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
             eval_every=250,
             checkpoint_every=250,
         )
+        check_writable(arguments.out)
+        check_writable(arguments.checkpoint.parent)
         model, record = pretrain(plan, arguments.checkpoint, arguments.resume)
         save_base(model, record, arguments.out)
     except (ValueError, OSError) as error:
@@ -135,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
         print("minigpt.base: stopped; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
     size = (arguments.out / WEIGHTS).stat().st_size
-    print(f"{record['validation_bits_per_byte']} bits per byte after {record['tokens']:,} tokens; {size:,} bytes")
+    show(f"{record['validation_bits_per_byte']} bits per byte after {record['tokens']:,} tokens; {size:,} bytes")
     return 0
 
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minigpt.model import IGNORE
+from minigpt.values import check_choice, check_counts
 
 END = 0  # the byte that ends a document or an answer
 SPLITS = ("train", "validation")
@@ -82,7 +83,7 @@ def split_of(module: str, seed: int = SPLIT_SEED) -> str:
 @cache
 def pretraining_text(split: str, seed: int = SPLIT_SEED) -> Tensor:
     """Every file of one split, each ended with END: (N,) uint8. Raises ValueError for an unknown split."""
-    _check_split(split)
+    check_choice(SPLITS, split=split)
     texts = [text.encode() + bytes([END]) for module, text in library_sources() if split_of(module, seed) == split]
     return torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
 
@@ -125,7 +126,7 @@ def docstring_pairs(split: str, seq_len: int = 256, seed: int = SPLIT_SEED) -> t
 
     A pair that occurs twice is kept once, and a prompt of the train split never occurs in validation.
     """
-    _check_split(split)
+    check_choice(SPLITS, split=split)
     pairs = {pair: None for module, pair in _all_pairs() if split_of(module, seed) == split and len(pair) <= seq_len}
     if split == "validation":
         seen = {pair.prompt for module, pair in _all_pairs() if split_of(module, seed) == "train"}
@@ -143,7 +144,7 @@ def functions_documented(source: str) -> Iterator[Example]:
     """The pairs of one file, from top to bottom; none if it is no valid Python."""
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: nested beyond the parser's depth
         return
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -178,7 +179,7 @@ def random_windows(text: Tensor, batch: int, seq_len: int, seed: int = 0) -> Ran
 
     Raises ValueError if the text is shorter than one window and its next token.
     """
-    _check_counts(batch=batch, seq_len=seq_len)
+    check_counts(batch=batch, seq_len=seq_len)
     _check_length(text, seq_len + 1)
     return RandomWindows(text, batch, seq_len, seed)
 
@@ -188,7 +189,9 @@ def windows_in_order(text: Tensor, batch: int, seq_len: int, limit: int | None =
 
     The rest that does not fill a batch is left out.
     """
-    _check_counts(batch=batch, seq_len=seq_len)
+    check_counts(batch=batch, seq_len=seq_len)
+    if limit is not None:
+        check_counts(least=0, limit=limit)
     size = batch * seq_len
     _check_length(text, size + 1)
     count = (len(text) - 1) // size if limit is None else min(limit, (len(text) - 1) // size)
@@ -237,7 +240,7 @@ def pair_batches(
     ``seed`` None keeps the order. Examples that do not fill a batch are left out of an epoch.
     Raises ValueError if an example is longer than ``seq_len``, or if there are fewer examples than ``batch``.
     """
-    _check_counts(batch=batch, seq_len=seq_len)
+    check_counts(batch=batch, seq_len=seq_len)
     if len(examples) < batch:
         raise ValueError(f"batch is {batch}, but there are only {len(examples)} examples")
     longest = max(len(example) for example in examples)
@@ -253,17 +256,6 @@ def _order(count: int, seed: int | None, epoch: int) -> list[int]:
 
 def _generator(seed: int, i: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1_000_003 + i)
-
-
-def _check_split(split: str) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
 
 
 def _check_length(text: Tensor, needed: int) -> None:

@@ -33,9 +33,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minigpt.memory.architecture import Architecture
+from minigpt.values import check_choice, is_number
 
 KINDS = ("lora", "rslora", "dora")
 ALL_LINEAR = "all-linear"
+SETTINGS = {"rank", "alpha", "kind", "dropout", "targets", "linears"}  # in a file's header
 
 
 class LoRALinear(nn.Module):
@@ -52,7 +54,7 @@ class LoRALinear(nn.Module):
         adapter_dtype: torch.dtype | None = torch.float32, generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        _check(alpha, dropout, adapter_dtype)
+        _check(alpha, dropout, adapter_dtype, generator)
         sizes = shapes(base.in_features, base.out_features, rank, kind)
         self.in_features, self.out_features = base.in_features, base.out_features
         self.rank, self.alpha, self.kind, self.dropout = rank, alpha, kind, dropout
@@ -145,7 +147,7 @@ def inject(
     MiniGPT's head, is refused: an adapter would change one use of the weight, and merging would change both.
     Raises ValueError for a value that is not allowed, and leaves the model as it was.
     """
-    _check(alpha, dropout, adapter_dtype)
+    _check(alpha, dropout, adapter_dtype, generator)
     linears = _select(model, targets)
     for name, linear in linears.items():
         shapes(linear.in_features, linear.out_features, rank, kind, name)
@@ -177,7 +179,8 @@ def save(model: nn.Module, path: str | Path) -> None:
     settings = [dict(rank=x.rank, alpha=x.alpha, kind=x.kind, dropout=x.dropout) for x in layers.values()]
     if any(other != settings[0] for other in settings):
         raise ValueError("model has adapters that differ in rank, alpha, kind or dropout; a file holds one of each")
-    header = {"format": "pt", "lora": json.dumps({**settings[0], "targets": list(layers)})}
+    header = {**settings[0], "targets": list(layers), "linears": _linears(model)}
+    header = {"format": "pt", "lora": json.dumps(header)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         save_file({key: p.detach().contiguous() for key, p in _parameters(layers).items()}, f"{folder}/new", header)
@@ -193,15 +196,22 @@ def load(model: nn.Module, path: str | Path) -> list[str]:
         with safe_open(path, "pt") as file:
             settings = json.loads((file.metadata() or {}).get("lora", "{}"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:  # the last two: of the header's JSON
         raise ValueError(f"path is {str(path)!r}, which cannot be read: {error}") from None
-    if settings.keys() != {"rank", "alpha", "kind", "dropout", "targets"}:
+    if not isinstance(settings, dict) or settings.keys() != SETTINGS:
         raise ValueError(f"path is {str(path)!r}, which has no adapter settings in its header; save() writes them")
+    if (found := settings.pop("linears")) != (here := _linears(model)):  # as many blocks, so none stays without
+        raise ValueError(f"path is {str(path)!r}, made for a model of {found} linear layers; this model has {here}")
+    left_over = dict(tensors)
     for name, x in _select(model, settings["targets"]).items():
         for part, shape in shapes(x.in_features, x.out_features, settings["rank"], settings["kind"], name).items():
             found = tuple(tensors[_key(name, part)].shape) if _key(name, part) in tensors else None
             if found != shape:
                 raise ValueError(f"path is {str(path)!r}: {_key(name, part)} is {found}, the model needs {shape}")
+            if not left_over.pop(_key(name, part)).isfinite().all():
+                raise ValueError(f"path is {str(path)!r}: {_key(name, part)} holds NaN or infinity")
+    if left_over:
+        raise ValueError(f"path is {str(path)!r}: the model has no place for {next(iter(left_over))}")
     names = inject(model, **settings, adapter_dtype=next(iter(tensors.values())).dtype)
     for key, parameter in _parameters(_adapters(model)).items():
         parameter.data.copy_(tensors[key])
@@ -226,8 +236,7 @@ def adapter_parameters(architecture, rank: int = 8, targets=("q_proj", "v_proj")
 
 def shapes(n_in: int, n_out: int, rank: int, kind: str, name: str = "this layer") -> dict[str, tuple[int, ...]]:
     """The tensors of one layer's adapter. Raises ValueError for a kind or rank that the layer cannot have."""
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; allowed: {', '.join(KINDS)}")
+    check_choice(KINDS, kind=kind)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= min(n_in, n_out):
         allowed = f"an integer from 1 to {min(n_in, n_out)}"
         raise ValueError(f"rank is {rank!r}; it must be {allowed} for {name}, which is {n_out} x {n_in}")
@@ -235,13 +244,15 @@ def shapes(n_in: int, n_out: int, rank: int, kind: str, name: str = "this layer"
     return {"lora_A": (rank, n_in), "lora_B": (n_out, rank), **magnitude}
 
 
-def _check(alpha, dropout, adapter_dtype) -> None:
-    if not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
+def _check(alpha, dropout, adapter_dtype, generator) -> None:
+    if not is_number(alpha) or not 0 < alpha < math.inf:
         raise ValueError(f"alpha is {alpha!r}; it must be a number above 0")
-    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+    if not is_number(dropout) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout!r}; it must be a number of at least 0 and below 1")
     if adapter_dtype is not None and not getattr(adapter_dtype, "is_floating_point", False):
         raise ValueError(f"adapter_dtype is {adapter_dtype!r}; it must be a floating-point torch.dtype, or None")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator is {generator!r}; it must be a torch.Generator, or None")
 
 
 def _select(model: nn.Module, targets) -> dict[str, nn.Module]:
@@ -289,6 +300,12 @@ def _adapters(model: nn.Module, merged: bool | None = None) -> dict[str, LoRALin
         if merged is not None:
             layer._expect(merged, name)
     return layers
+
+
+def _linears(model: nn.Module) -> int:
+    """How many linear layers the model has; one with an adapter counts once."""
+    kinds = [type(module) for module in model.modules() if hasattr(module, "in_features")]
+    return len(kinds) - kinds.count(LoRALinear)
 
 
 def _key(name: str, part: str) -> str:

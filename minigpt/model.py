@@ -26,6 +26,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from minigpt.values import check_choice, check_counts, is_number
+
 ATTENTIONS = ("sdpa", "eager")
 
 
@@ -41,14 +43,11 @@ class GPTConfig:
     attention: str = "sdpa"  # "sdpa": one fused kernel; "eager": the score matrix is a real tensor
 
     def __post_init__(self) -> None:
-        for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        counts = ("n_layer", "n_embd", "n_head", "context", "vocab_size")
+        check_counts(**{name: getattr(self, name) for name in counts})
         if self.n_embd % self.n_head:
             raise ValueError(f"n_head is {self.n_head}; it must divide n_embd, which is {self.n_embd}")
-        if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention is {self.attention!r}; allowed: {', '.join(ATTENTIONS)}")
+        check_choice(ATTENTIONS, attention=self.attention)
 
     @property
     def head_dim(self) -> int:
@@ -57,8 +56,7 @@ class GPTConfig:
     @classmethod
     def preset(cls, name: str, **changes) -> GPTConfig:
         """A preset by name, with fields replaced: ``GPTConfig.preset("nano", context=64)``."""
-        if name not in PRESETS:
-            raise ValueError(f"preset is {name!r}; allowed: {', '.join(PRESETS)}")
+        check_choice(PRESETS, preset=name)
         return cls(**{**PRESETS[name], **changes})
 
 
@@ -188,16 +186,17 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Continue ``tokens`` (1, T) by up to ``max_new_tokens``; returns (1, T + new).
 
-        ``temperature`` 0 takes the most likely token. Generation ends early after the token ``stop``.
+        ``temperature`` 0, or under 1e-6, takes the most likely token. Generation ends early after the token ``stop``.
         Past the context, the model sees the last ``context`` tokens.
         """
         if tokens.ndim != 2 or tokens.size(0) != 1 or tokens.size(1) == 0:
             raise ValueError(f"tokens has shape {tuple(tokens.shape)}; it must be (1, T) with T of at least 1")
-        if temperature < 0:
-            raise ValueError(f"temperature is {temperature}; it must be 0 or more")
+        if not is_number(temperature) or not temperature >= 0:
+            raise ValueError(f"temperature is {temperature!r}; it must be a number of at least 0")
+        check_counts(least=0, max_new_tokens=max_new_tokens)
         for _ in range(max_new_tokens):
             logits = self(tokens[:, -self.config.context :])[:, -1].float()  # (1, V)
-            if temperature == 0:
+            if temperature < COLDEST:
                 token = logits.argmax(-1, keepdim=True)  # (1, 1)
             else:
                 token = torch.multinomial(F.softmax(logits / temperature, -1), 1, generator=generator)
@@ -207,6 +206,7 @@ class GPT(nn.Module):
         return tokens
 
 
+COLDEST = 1e-6  # a temperature under this draws the likeliest token, and logits / temperature might overflow
 IGNORE = -100  # a target with this value adds nothing to the loss
 
 

@@ -35,6 +35,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from minigpt.values import check_flags
+
 NF4_CODE = (  # the published values; all are float32 numbers
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -118,7 +120,8 @@ def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: s
         raise ValueError(f"{name} is {weight.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     if weight.numel() == 0:
         raise ValueError(f"{name} has shape {tuple(weight.shape)}; it must have at least one element")
-    if not isinstance(block, int) or block < 2 or block % 2:
+    check_flags(double_quantization=double_quantization)
+    if isinstance(block, bool) or not isinstance(block, int) or block < 2 or block % 2:
         raise ValueError(f"block is {block!r}; it must be an even number of at least 2")
     flat, n, size = weight.detach().reshape(-1), weight.numel(), _chunk(block, weight.device)
     packed = torch.empty((n + 1) // 2, dtype=torch.uint8, device=flat.device)

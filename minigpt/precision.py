@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from minigpt.memory.plan import PRECISIONS
+from minigpt.values import check_choice
 
 MASTER_GRADIENTS = {"bf16-master": "16", "bf16-master-grad32": "32", "bf16-master-grad16+32": "16+32"}
 
 
 def check_precision(precision: str) -> None:
     """Raise ValueError unless ``precision`` is one of PRECISIONS."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    check_choice(PRECISIONS, precision=precision)
 
 
 def weight_dtype(precision: str) -> torch.dtype:

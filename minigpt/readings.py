@@ -30,6 +30,7 @@ from pathlib import Path
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 
 FORMAT = 1
+LARGEST = 2**63 - 1  # no number in a reading is larger
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "unsloth")
 NOT_ON_CPU = "not-on-cpu.jsonl"  # what a CPU could not do, one JSON object a line
 
@@ -71,10 +72,13 @@ def save_reading(
     for name, value in (("lab", lab), ("case", case), ("device", device), ("instrument", instrument)):
         if not isinstance(value, str) or not _slug(value):
             raise ValueError(f"{name} is {value!r}; it must be a text with at least one letter or digit")
+    if not isinstance(extra, (dict, type(None))):
+        raise ValueError(f"extra is {extra!r}; it must be a dictionary, or None")
     content = {
         "format": FORMAT, "lab": lab, "case": case, "device": device, "instrument": instrument,
         "versions": _versions(), "architecture": _plain(architecture), "plan": _plain(plan),
-        "predicted": _pack("predicted", predicted), "measured": measured and _pack("measured", measured),
+        "predicted": _pack("predicted", predicted),
+        "measured": None if measured is None else _pack("measured", measured),
         "extra": extra or {},
     }  # fmt: skip
     path = Path(directory) / f"{_slug(lab)}-{_slug(case)}.json"
@@ -95,11 +99,12 @@ def read_reading(path: str | os.PathLike) -> Reading:
         content = json.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
         raise ValueError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not a reading: it is not valid JSON ({error})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{str(path)!r} is not a reading: format must be {FORMAT}")
     try:
+        _check(content)
         measured = content["measured"]
         return Reading(
             **{key: content[key] for key in ("lab", "case", "device", "instrument")},
@@ -109,7 +114,7 @@ def read_reading(path: str | os.PathLike) -> Reading:
         )
     except KeyError as error:
         raise ValueError(f"{str(path)!r} is not a reading: {error.args[0]!r} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is not a reading: {error}") from None
 
 
@@ -158,13 +163,52 @@ def _pack(name: str, memory: StepMemory) -> dict:
     }  # fmt: skip
 
 
+def _check(content: dict) -> None:
+    """Refuse fields of another type than the report takes: ValueError naming one, KeyError where it is missing."""
+    for names, kind in ((("lab", "case", "device", "instrument"), str), (("architecture", "plan"), dict)):
+        for name in names:
+            _must(isinstance(content[name], kind), name, content[name], "a text" if kind is str else "an object")
+    architecture, extra = content["architecture"], content["extra"]
+    _must(isinstance(architecture.get("family", ""), str), "family", architecture.get("family"), "a text")
+    for name in ("n_layer", "n_embd"):
+        _must(type(architecture.get(name, 0)) is int, name, architecture.get(name), "an integer")
+    _must(isinstance(content["versions"], dict), "versions", content["versions"], "an object")
+    _must(isinstance(extra, dict), "extra", extra, "an object")
+    bits = extra.get("validation") or {"before": 0, "after": 0}
+    good = isinstance(bits, dict) and all(_finite(bits.get(name)) for name in ("before", "after"))
+    _must(good, "validation", bits, '{"before": number, "after": number}')
+    curve = extra.get("curve") or {}
+    good = isinstance(curve, dict) and all(
+        isinstance(line, list) and all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in line)
+        for line in curve.values()
+    )
+    _must(good, "curve", curve, '{"train": [[step, value], ...], ...}')
+    samples = extra.get("samples") or []
+    words = ("prompt", "before", "after")
+    good = isinstance(samples, list) and all(
+        isinstance(sample, dict) and all(isinstance(sample.get(word), str) for word in words) for sample in samples
+    )
+    _must(good, "samples", samples, '[{"prompt": text, "before": text, "after": text}, ...]')
+
+
+def _must(good: bool, name: str, value, allowed: str) -> None:
+    if not good:
+        raise ValueError(f"{name} is {str(value)[:60]!r}; it must be {allowed}")
+
+
+def _finite(value) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST
+
+
 def _unpack(content: dict) -> StepMemory:
     ledgers = {}
     for name in ("ledger", "peak"):
         sizes = content[name]
-        if set(sizes) != set(BUCKETS) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        if set(sizes) != set(BUCKETS) or not all(type(n) is int and 0 <= n <= LARGEST for n in sizes.values()):
             raise ValueError(f"{name} must give integer bytes of at least 0 for {', '.join(BUCKETS)}")
         ledgers[name] = Ledger(**sizes)
+    _must(isinstance(content["peak_at"], str), "peak_at", content["peak_at"], "a text")
+    _must(type(content["frozen"]) is int and content["frozen"] >= 0, "frozen", content["frozen"], "integer bytes")
     return StepMemory(**ledgers, peak_at=content["peak_at"], frozen=content["frozen"])
 
 

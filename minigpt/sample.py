@@ -16,8 +16,10 @@ import sys
 import torch
 
 from minigpt.base import load_base
+from minigpt.console import show
 from minigpt.data import END, decode, encode
 from minigpt.model import GPT
+from minigpt.values import check_counts, is_number
 
 
 def complete(model: GPT, prompt: str, tokens: int = 200, temperature: float = 0.8, seed: int = 0) -> str:
@@ -27,12 +29,10 @@ def complete(model: GPT, prompt: str, tokens: int = 200, temperature: float = 0.
     """
     if not prompt:
         raise ValueError("the prompt is empty; give at least one character to continue")
-    if tokens < 1:
-        raise ValueError(f"tokens is {tokens}; it must be at least 1")
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; it must be a number of at least 0")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed is {seed}; it must be at least 0 and less than 2**63")
+    check_counts(tokens=tokens)
+    check_counts(least=0, seed=seed)
+    if not is_number(temperature) or not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature is {temperature!r}; it must be a number of at least 0")
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     start = encode(prompt)[None].to(device)  # (1, T)
@@ -47,10 +47,13 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError):
+        device = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, ImportError):
+        device = None
+    if device is None or device.type == "meta":  # meta tensors have no values to draw from
         allowed = "auto, cpu, cuda" if torch.cuda.is_available() else "auto, cpu"
-        raise ValueError(f"device is {name!r}; this machine has: {allowed}") from None
+        raise ValueError(f"device is {name!r}; this machine has: {allowed}")
+    return device
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         text = complete(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
     except ValueError as error:
         parser.error(str(error))
-    print(arguments.prompt + text)
+    show(arguments.prompt + text)
     return 0
 
 

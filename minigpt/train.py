@@ -31,12 +31,14 @@ from tqdm import tqdm
 from minigpt.data import Batch
 from minigpt.model import IGNORE
 from minigpt.precision import adamw, autocast, check_precision, weight_dtype
+from minigpt.values import check_choice, check_counts, is_number
 
 # Numbers under 1e-38 cost a CPU up to a hundred times more than others: take them as 0. This is set on import, since a
 # worker thread keeps what held when it was born, and the first large operation gives birth to all of them.
 torch.set_flush_denormal(True)
 
 SCHEDULES = ("cosine", "constant")
+STATE = {"model", "optimizer", "scaler", "random", "random_cuda", "plan", "history"}  # of a checkpoint
 SMALLEST_SHARE = 0.1  # of the learning rate, where the cosine ends
 
 
@@ -57,17 +59,15 @@ class TrainPlan:
     seed: int = 0  # of what is random inside the model, such as dropout
 
     def __post_init__(self) -> None:
-        for name, least in dict(steps=1, warmup=0, accumulation=1, eval_every=0, checkpoint_every=0, seed=0).items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
+        check_counts(steps=self.steps, accumulation=self.accumulation)
+        for name in ("warmup", "eval_every", "checkpoint_every", "seed"):
+            check_counts(least=0, **{name: getattr(self, name)})
         for name in ("lr", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
+            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a number of at least 0")
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and (not is_number(self.clip) or not self.clip > 0):
             raise ValueError(f"clip is {self.clip!r}; it must be above 0, or None")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule is {self.schedule!r}; allowed: {', '.join(SCHEDULES)}")
+        check_choice(SCHEDULES, schedule=self.schedule)
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; it must be less than steps, which is {self.steps}")
         check_precision(self.precision)
@@ -116,10 +116,10 @@ def train(
     ``optimizer`` replaces the plan's AdamW; its learning rate still follows the plan. ``on_step(steps_done, history)``
     is called after each step. With ``checkpoint``, a file is written; with ``resume``, training goes on from it.
     Raises ValueError if nothing is trainable, weights have another dtype than the precision says, a batch has no
-    target, or the checkpoint is missing or belongs to another plan.
+    target, a step's loss is NaN or infinite, or the checkpoint is missing or belongs to another plan or model.
     """
-    device = next(model.parameters()).device
     parameters = trainable(model, plan.precision)
+    device = next(model.parameters()).device
     optimizer = optimizer or adamw(parameters, plan.precision, lr=plan.lr, weight_decay=plan.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "fp16-autocast")  # fp16 gradients underflow
     torch.manual_seed(plan.seed)
@@ -144,6 +144,8 @@ def train(
                 part = model(tokens, targets) * (count / sum(counts))  # a scalar
             scaler.scale(part).backward()
             loss += part.item()
+        if not math.isfinite(loss):  # whatever is learned from here on is lost
+            raise ValueError(f"the loss is {loss} at step {step + 1}; a smaller lr or a longer warmup may help")
 
         if plan.clip is not None:
             scaler.unscale_(optimizer)
@@ -170,7 +172,7 @@ def train(
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Batch], precision: str = "fp32") -> float:
     """The mean loss over all target tokens of ``batches``, in nats; the model is left in the mode it was in."""
-    device, was_training = next(model.parameters()).device, model.training
+    device, was_training = next(model.parameters(), torch.empty(0)).device, model.training
     model.eval()
     total, count = 0.0, 0
     for batch in batches:
@@ -214,7 +216,7 @@ def count_targets(targets: Tensor) -> int:
 
 
 def save_checkpoint(path, model, optimizer, scaler, plan: TrainPlan, history: History) -> None:
-    """Write the state of a run to ``path``, whole or not at all."""
+    """Write the state of a run to ``path``, whole or not at all. Raises OSError if the disk is full, for one."""
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -230,18 +232,35 @@ def save_checkpoint(path, model, optimizer, scaler, plan: TrainPlan, history: Hi
     try:
         torch.save(state, temporary)
         os.replace(temporary, path)
+    except RuntimeError as error:  # what torch's writer makes of a full disk
+        raise OSError(f"cannot write {path}: {error}") from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path, model, optimizer, scaler, plan: TrainPlan) -> History:
-    """Put a run back where ``save_checkpoint`` left it. Raises ValueError if there is no such file, or another plan."""
+    """Put a run back where ``save_checkpoint`` left it.
+
+    Raises ValueError, and changes nothing, if there is no such file, or it is damaged or for another plan or model.
+    """
     if path is None or not Path(path).is_file():
         raise ValueError(f"checkpoint is {path and str(path)!r}; to resume, it must be a file that train() wrote")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or state.keys() != STATE:
+            raise ValueError("it holds something else")
+    except Exception as error:  # torch raises many kinds for a file that it cannot read
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(f"checkpoint is {str(path)!r}, which is no checkpoint of train(): {reason}") from None
     for name, value in asdict(plan).items():
         if state["plan"].get(name) != value:
             raise ValueError(f"{name} is {value!r}, but the checkpoint's plan has {state['plan'].get(name)!r}")
+    for name, (saved, ours) in dict(
+        model=(_shapes(state["model"]), _shapes(model.state_dict())),
+        optimizer=(_sizes(state["optimizer"]), _sizes(optimizer.state_dict())),
+    ).items():
+        if saved != ours:
+            raise ValueError(f"checkpoint is {str(path)!r}, which belongs to another {name}; start without resume")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     scaler.load_state_dict(state["scaler"])
@@ -249,6 +268,14 @@ def load_checkpoint(path, model, optimizer, scaler, plan: TrainPlan) -> History:
     if torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["random_cuda"])
     return History(**state["history"])
+
+
+def _shapes(state: dict) -> dict:
+    return {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
+
+
+def _sizes(state: dict) -> list[int]:
+    return [len(group["params"]) for group in state["param_groups"]]
 
 
 def _batch(batches: Any, i: int, plan: TrainPlan, device: torch.device) -> Batch:

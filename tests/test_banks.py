@@ -111,6 +111,19 @@ def double(x):
 def double(x):
     raise KeyError("oops")
 
+# %% exercise=double wrong="exits" says="oops"
+raise SystemExit(0)
+
+# %% exercise=double wrong="exits when called" says="oops"
+def double(x):
+    exit(0)
+
+# %% exercise=double wrong="divides by zero" says="oops"
+1 / 0
+
+# %% exercise=double wrong="does not parse" says="oops"
+x = (
+
 # %% exercise=double right="adds"
 def double(x):
     return x + x
@@ -126,7 +139,9 @@ def double(x):
     warnings.warn("slow")
     return x + x
 """
-FAULTS = [None, "a wrong answer passes", "does not say 'thrice'", "ends in KeyError", None, "a right answer fails",
+FAULTS = [None, "a wrong answer passes", "does not say 'thrice'", "ends in KeyError",
+          "ends in SystemExit", "ends in SystemExit", "ends in ZeroDivisionError", "ends in SyntaxError", None,
+          "a right answer fails",
           "the check writes to stderr"]  # fmt: skip
 
 
@@ -141,7 +156,7 @@ def test_the_judge_sees_every_kind_of_fault(course):
     assert len(verdicts) == len(FAULTS)
     for verdict, fault in zip(verdicts, FAULTS):
         assert (verdict.fault is None) if fault is None else (fault in verdict.fault), verdict
-    assert [verdict.hidden_only for verdict in verdicts] == [True] + 6 * [False]
+    assert [verdict.hidden_only for verdict in verdicts] == [True] + 10 * [False]
     assert math.isclose(1.0, 1.0)  # what an answer patches is put back
 
 
@@ -149,8 +164,11 @@ def test_the_judge_sees_every_kind_of_fault(course):
     "text, says",
     [
         ("x = 1\n", "has no entries"),
-        ('# %% exercise=double wrong="x"\n', "line 1: write exercise= and"),
-        ('\n# %% exercise=double right="x" says="y"\n', "line 2: write exercise= and"),
+        ('# %% exercise=double wrong="x"\n', "line 1: write .* exercise= and"),
+        ('\n# %% exercise=double right="x" says="y"\n', "line 2: write .* exercise= and"),
+        ('# %% exercise=double wrong="x" says=""\n', "line 1: .*none of them empty"),
+        ('# %% exercise=double wrong="x" right="x" says="y"\n', "line 1: write"),
+        ('# %% exercise=double right="x"\nx = 1\n#%% exercise=double right="y"\n', "line 3: write '# %% '"),
         ('# %% right="x"\n', "line 1"),
         ('# %% exercise=double wrong="x" says="("\n', "line 1"),
         ('# %% exercise=double wrong="x says=1\n', "line 1: No closing quotation"),
@@ -161,6 +179,13 @@ def test_a_broken_bank_is_refused_with_its_line(text, says, tmp_path):
     path.write_text(text, encoding="utf8")
     with pytest.raises(ValueError, match=says):
         bank.read_bank(path)
+
+
+def test_a_set_up_that_fails_is_the_labs_fault(course):
+    root = course(**{"labs/lab01-judge": LAB.replace("unit = 1", "raise SystemExit(0)")})
+    lab = bank.Lab(root / "content" / "labs" / "lab01-judge.md", root)
+    with pytest.raises(ValueError, match="lab01-judge: the cells before double fail: SystemExit: 0"):
+        lab.run("double", "")
 
 
 def test_the_command_refuses_an_unknown_lab(capsys):

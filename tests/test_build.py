@@ -236,6 +236,34 @@ REFUSALS = {
     "a long cell": ("\n```{code-cell}\n" + "x = 1\n" * 46 + "```\n", "46 lines; a code cell has at most 45"),
     "a second title": ("\n# Title\n", "a heading with one #"),
     "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 7: [[ 1 / 0 ]] fails: ZeroDivisionError"),
+    "a lost S": (
+        EXERCISE + CHECK.replace("HIDDEN TESTS", "HIDDEN TEST"),
+        "'### BEGIN HIDDEN TEST' looks like a region",
+    ),
+    "lower case": (
+        EXERCISE + CHECK.replace("BEGIN HIDDEN TESTS", "begin hidden tests").replace("END", "end"),
+        "a region",
+    ),
+    "no space": (
+        EXERCISE + CHECK + TASK.replace("### BEGIN MARK SCHEME", "###BEGIN MARKSCHEME"),
+        "looks like a region",
+    ),
+    "an open cell": (
+        "\n```{code-cell}\nx = 1\n\nProse.\n\n```{code-cell}\ny = 2\n```\n",
+        "a code cell above is not closed",
+    ),
+    "a misspelt cell": ("\n```{code-cel}\nx = 1\n```\n", "'```{code-cel}' inside it"),
+    "broken Python": (
+        "\n```{code-cell}\nx = (\n```\n",
+        "cell starting 'x = (': not Python: '(' was never closed (line 1)",
+    ),
+    "an answer's name": (TASK + CHECK.replace("check-double", "explain-answer"), "'explain-answer': the name is taken"),
+    "the name of an answer": (CHECK.replace("check-double", "explain-answer") + TASK, "'explain': the name is taken"),
+    "no spaces": ("\nIt is [[1+1]].\n", "line 7: 'It is [[1+1]].' is no placeholder"),
+    "one space": ("\nIt is [[ 1+1]].\n", "line 7: 'It is [[ 1+1]].' is no placeholder"),
+    "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 7: 'It is [[ 1 +' is no placeholder"),
+    "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 7: 'It is [[ 1 + 1' is no placeholder"),
+    "an exit": ("\nIt is [[ exit(0) ]].\n", "line 7: [[ exit(0) ]] fails: SystemExit: 0"),
     "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 8: [[ 0.5 ]] is a float; allowed: text or a whole number"),
 }
 
@@ -261,6 +289,10 @@ FRONT_MATTER = {
     "torch on Colab": ("title:", "colab: [torch]\ntitle:", "colab has 'torch'"),
     "numbers fail": ("title:", "numbers: |\n  a = 1\n  b = c\ntitle:", "line 4: the numbers block fails at 'b = c'"),
     "numbers do not parse": ("title:", "numbers: |\n  a = (\ntitle:", "line 3: the numbers block fails at 'a = ('"),
+    "numbers exit": ("title:", "numbers: |\n  raise SystemExit(3)\ntitle:", "line 3: the numbers block fails at"),
+    "numbered minutes": ("{cpu: 1, gpu: 0.5}", "{1: 1, gpu: 0.5}", "minutes is {1: 1, 'gpu': 0.5}; write"),
+    "no end of minutes": ("cpu: 1", "cpu: .inf", "minutes cpu is inf"),
+    "an empty title": ("title: Tiny", "title: ' '", "title is ' '; it must be text"),
     "broken YAML": ("{cpu: 1,", "{cpu: 1", "not valid MyST"),
 }  # fmt: skip
 
@@ -317,7 +349,7 @@ def test_placeholders(course):
     numbers = 'numbers: |\n  llama = Architecture.of("llama-7b")\n  table = [[1, 2]]\ntitle:'
     text = """
 It has [[ llama.parameters ]] parameters, [[ gb(2 * llama.parameters) ]], [[ table[0][1] ]] or [[ 'two' ]].
-The interval $[[0, 1]]$ and the [[link]](#a) stay.
+The interval $[[0, 1]]$, `[[0]]` and the [[link]](#a) stay.
 
 ```{code-cell}
 a = [[ 1 ]]
@@ -329,9 +361,44 @@ a = [[ 1 ]]
     parameters = Architecture.of("llama-7b").parameters
     assert prose.source == (
         f"It has {parameters:,} parameters, {2 * parameters / 1e9:.2f} GB, 2 or two.\n"
-        "The interval $[[0, 1]]$ and the [[link]](#a) stay."
+        "The interval $[[0, 1]]$, `[[0]]` and the [[link]](#a) stay."
     )
     assert code.source == "a = [[ 1 ]]"
+
+
+def test_magics_and_a_byte_order_mark_are_no_fault(course):
+    body = "\n```{code-cell}\n%matplotlib inline\nfiles = !ls\n```\n"
+    root = course(**{"lessons/01-tiny": "\ufeff" + HEAD + body})
+    assert build.main([], root) == 0
+    assert list(cells(root, "lessons/01-tiny.ipynb").values())[-1].source == "%matplotlib inline\nfiles = !ls"
+
+
+PROJECTS = {
+    "no project": ("x = 1", "has no [project]"),
+    "no TOML": ("x =", "pyproject.toml: Invalid value"),
+    "a number": ("[project.urls]\nRepository = 5", "Repository is 5; allowed: https://github.com/OWNER/NAME"),
+    "no table": ("[project]\nurls = 5", "project.urls is 5"),
+}
+
+
+@pytest.mark.parametrize("why", PROJECTS)
+def test_a_broken_setting_is_one_sentence(course, capsys, why):
+    text, words = PROJECTS[why]
+    root = course(**{"lessons/01-tiny": LESSON})
+    (root / "pyproject.toml").write_text(text)
+    assert build.main([], root) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tools.build: pyproject.toml") and words in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("ledger", [None, 5, ["source"]])
+def test_a_notebook_of_somebody_elses_is_not_overwritten(course, capsys, ledger):
+    root = course(**{"lessons/01-tiny": LESSON})
+    (root / "lessons").mkdir()
+    theirs = json.dumps({"cells": [], "metadata": {"ledger": ledger}, "nbformat": 4, "nbformat_minor": 5})
+    (root / "lessons/01-tiny.ipynb").write_text(theirs)
+    assert build.main([], root) == 1 and (root / "lessons/01-tiny.ipynb").read_text() == theirs
+    assert "was run or made by hand" in capsys.readouterr().err
 
 
 def test_the_first_cells_without_an_address(built):

@@ -154,6 +154,17 @@ def test_no_notebooks_is_said_in_one_sentence(course, capsys):
     assert capsys.readouterr().err == ("tools.colab: no notebooks in lessons/ and labs/: run `make notebooks` first\n")
 
 
+@pytest.mark.parametrize("text", ["junk", "[]", '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'])
+def test_a_notebook_of_no_build_is_named(course, capsys, monkeypatch, text):
+    root = course()
+    (root / "lessons").mkdir()
+    (root / "lessons" / "01-other.ipynb").write_text(text)
+    monkeypatch.setattr(colab, "wheel", lambda root: b"")
+    assert colab.main([], root) == 1
+    complaint = capsys.readouterr().err
+    assert "01-other.ipynb is not a notebook of the build" in complaint and complaint.count("\n") == 1
+
+
 def test_the_hosted_cell_installs_only_what_is_missing(course, monkeypatch):
     """On Colab, pip is asked without dependencies, and for nothing that is there; elsewhere not at all."""
     from tools import opening

@@ -91,6 +91,11 @@ def test_pairs_come_from_documented_functions():
     assert first_sentence("Use e.g. this one.\nThen that.") == "Use e.g. this one."
 
 
+@pytest.mark.parametrize("source", ["def f(:", "x = '\0'", "-" * 100_000 + "1", "(" * 1000], ids=lambda text: text[:9])
+def test_a_file_that_is_no_valid_python_has_no_pairs(source):
+    assert list(functions_documented(source)) == []
+
+
 def test_pairs_fit_differ_and_do_not_leak():
     train, validation = docstring_pairs("train", 128), docstring_pairs("validation", 128)
     assert len(train) > 2000 and len(validation) > 100
@@ -156,6 +161,9 @@ def test_windows_in_order_cover_the_text_once():
         (lambda pairs: prompt_for(" "), "signature is empty"),
         (lambda pairs: random_windows(torch.zeros(16), 1, 16), "one batch needs at least 17 tokens"),
         (lambda pairs: random_windows(torch.zeros(99), 0, 16), "batch is 0; it must be an integer of at least 1"),
+        (lambda pairs: random_windows(torch.zeros(99), True, 16), "batch is True"),
+        (lambda pairs: windows_in_order(torch.zeros(99), 2, 16, limit=-1), "limit is -1"),
+        (lambda pairs: windows_in_order(torch.zeros(99), 2, 16, limit=1.5), "limit is 1.5"),
         (lambda pairs: windows_in_order(torch.zeros(32), 2, 16), "one batch needs at least 33 tokens"),
         (lambda pairs: pair_batches(pairs, 11, 64), "batch is 11, but there are only 10 examples"),
         (lambda pairs: pair_batches(pairs, 2, 20), "seq_len is 20, but the longest example has"),

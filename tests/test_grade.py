@@ -142,9 +142,26 @@ def test_grading_one_keeps_the_others_scores(course, grades):
 
 
 def test_nothing_submitted_is_one_sentence(tmp_path, capsys):
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
     assert grade.main(["--root", str(tmp_path)]) == 2
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1 and "build/grading/submitted/STUDENT/LAB" in complaint
+
+
+@pytest.mark.parametrize("minutes", ["inf", "nan", "0", "-1", "1e300"])
+def test_minutes_without_an_end_are_refused(tmp_path, capsys, minutes):
+    assert grade.main(["--root", str(tmp_path), "--minutes", minutes]) == 2
+    complaint = capsys.readouterr().err
+    assert "it must be more than 0" in complaint and complaint.count("\n") == 1
+
+
+def test_a_broken_course_is_one_sentence(tmp_path, capsys):
+    assert grade.main(["--root", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere'; there is no such folder" in capsys.readouterr().err
+    (tmp_path / "nbgrader_config.py").write_text("c = (")
+    assert grade.main(["--root", str(tmp_path)]) == 2
+    complaint = capsys.readouterr().err
+    assert "nbgrader_config.py: SyntaxError" in complaint and complaint.count("\n") == 1
 
 
 def test_a_wrong_name_says_what_there_is(course, grades, capsys):

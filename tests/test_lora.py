@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
@@ -303,6 +304,9 @@ def test_all_linear_takes_the_blocks_and_never_the_tied_head():
         (dict(alpha=0), "alpha is 0; it must be a number above 0"),
         (dict(alpha=math.nan), "alpha is nan"),
         (dict(alpha="16"), "alpha is '16'"),
+        (dict(alpha=True), "alpha is True"),
+        (dict(dropout=False), "dropout is False"),
+        (dict(generator=5), "generator is 5; it must be a torch.Generator, or None"),
         (dict(kind="LoRA"), "kind is 'LoRA'; allowed: lora, rslora, dora"),
         (dict(dropout=1.0), "dropout is 1.0; it must be a number of at least 0 and below 1"),
         (dict(adapter_dtype=torch.int8), "adapter_dtype is torch.int8; it must be a floating-point"),
@@ -378,6 +382,37 @@ def test_a_file_that_does_not_fit_is_refused_and_leaves_the_model_as_it_was(tmp_
     other.blocks[0].attn.q_proj = LoRALinear(nn.Linear(64, 64), 2)
     with pytest.raises(ValueError, match="adapters that differ in rank"):
         lora.save(other, tmp_path / "wide")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, header: tensors.update(extra=torch.zeros(1)), "the model has no place for extra"),
+        (lambda tensors, header: next(iter(tensors.values())).fill_(math.nan), "weight holds NaN or infinity"),
+        (lambda tensors, header: header.update(lora="[]"), "no adapter settings in its header"),
+        (lambda tensors, header: header.update(lora="{"), "a', which cannot be read"),
+        (lambda tensors, header: tensors.popitem(), "weight is None, the model needs"),
+    ],
+)
+def test_a_changed_file_is_refused(change, message, tmp_path):
+    model, fresh = tiny(), tiny()
+    lora.inject(model, 4)
+    lora.save(model, tmp_path / "a")
+    with safe_open(tmp_path / "a", "pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}
+    change(tensors, header)
+    save_file(tensors, tmp_path / "a", header)
+    with pytest.raises(ValueError, match=message):
+        lora.load(fresh, tmp_path / "a")
+    assert lora.trainable_parameters(fresh) == sum(p.numel() for p in fresh.parameters())
+
+
+def test_a_file_for_another_depth_is_refused(tmp_path):
+    shallow, deep = (GPT(GPTConfig(n_layer=n, n_embd=32, n_head=2)) for n in (1, 3))
+    lora.inject(shallow, 4)
+    lora.save(shallow, tmp_path / "a")
+    with pytest.raises(ValueError, match="made for a model of 7 linear layers; this model has 19"):
+        lora.load(deep, tmp_path / "a")
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -26,6 +26,12 @@ PEAKS = {  # a model and plan for each place where the peak can be
 }
 
 
+@pytest.mark.parametrize("inputs", [torch.zeros(2, 3), [1], {"tokens": torch.zeros(1)}, None], ids=str)
+def test_inputs_that_are_no_tensors_are_refused(inputs):
+    with pytest.raises(ValueError, match=f"inputs is a {type(inputs).__name__}; it must be a tuple"):
+        MemoryMeter(inputs=inputs)
+
+
 def allocator_peak(step) -> int:
     """Bytes that one run of ``step`` has allocated at most, from the profiler's allocator events."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

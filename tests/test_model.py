@@ -122,6 +122,11 @@ def test_greedy_generation_takes_the_likeliest_token_and_slides_past_the_context
     assert stopped == out[0, : 5 + out[0, 4:].tolist().index(stop)].tolist()
 
 
+def test_the_coldest_temperatures_take_the_likeliest_token():
+    model, prompt = tiny(), some_tokens(4, batch=1)
+    assert torch.equal(model.generate(prompt, 5, temperature=1e-300), model.generate(prompt, 5, temperature=0))
+
+
 def test_sampling_repeats_with_its_generator():
     model, text = tiny(), some_tokens(4, batch=1)
     one, same, other = (model.generate(text, 12, generator=torch.Generator().manual_seed(s)) for s in (3, 3, 4))
@@ -140,6 +145,8 @@ def test_peft_wraps_it_by_its_target_names():
     "changes, message",
     [
         (dict(n_layer=0), "n_layer is 0"),
+        (dict(n_layer=True), "n_layer is True"),
+        (dict(attention=[]), r"attention is \[\]"),
         (dict(n_head=5), "n_head is 5; it must divide n_embd"),
         (dict(attention="flash"), "attention is 'flash'; allowed: sdpa, eager"),
     ],
@@ -152,6 +159,10 @@ def test_bad_shapes_are_named(changes, message):
 def test_bad_calls_are_named():
     with pytest.raises(ValueError, match="preset is 'huge'; allowed: nano, micro, small"):
         GPTConfig.preset("huge")
+    with pytest.raises(ValueError, match=r"preset is \[\]; allowed"):
+        GPTConfig.preset([])
+    with pytest.raises(ValueError, match="max_new_tokens is -1; it must be an integer of at least 0"):
+        tiny().generate(some_tokens(2, batch=1), -1)
     with pytest.raises(ValueError, match="the sequence has 25 tokens; the model's context is 24"):
         tiny()(some_tokens(25))
     with pytest.raises(ValueError, match=r"tokens has shape \(1, 0\)"):

@@ -142,7 +142,9 @@ def test_refused_weights():
     for dtype in (torch.float64, torch.int8):
         with pytest.raises(ValueError, match=f"weight is {dtype}; allowed: torch.float32"):
             nf4.quantize(torch.zeros(64, dtype=dtype))
-    for block in (0, -64, 63, 64.0):
+    with pytest.raises(ValueError, match="double_quantization is 'no'; it must be True or False"):
+        nf4.quantize(normal(64), double_quantization="no")
+    for block in (True, 0, -64, 63, 64.0):
         with pytest.raises(ValueError, match=f"block is {block}; it must be an even number"):
             nf4.quantize(normal(64), block)
 

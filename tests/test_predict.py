@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -95,6 +96,14 @@ def test_arithmetic_needs_no_torch():
         (dict(batch=0), "batch is 0; it must be an integer of at least 1"),
         (dict(seq_len=2.5), "seq_len is 2.5"),
         (dict(accumulation=True), "accumulation is True"),
+        (dict(accumulation=1001), "accumulation is 1001; it must be at most 1,000"),
+        (dict(use_cache="no"), "use_cache is 'no'; it must be True or False"),
+        (dict(upcast=math.nan), "upcast is nan"),
+        (dict(double_quantization=2), "double_quantization is 2"),
+        (dict(kbit_preparation=[]), r"kbit_preparation is \[\]"),
+        (dict(targets=None), "targets is None; it must be 'all-linear', or names"),
+        (dict(targets=["q"]), r"targets is \['q'\]"),
+        (dict(precision=["fp32"]), r"precision is \['fp32'\]; allowed"),
         (dict(precision="int3"), "precision is 'int3'; allowed: fp32, bf16"),
         (dict(attention="flash4"), "attention is 'flash4'; allowed: sdpa, eager"),
         (dict(method="magic"), "method is 'magic'; allowed: full"),
@@ -107,11 +116,15 @@ def test_bad_plans_are_named(changes, message):
         TrainingPlan(**changes)
 
 
-def test_a_sequence_beyond_the_context_is_named():
+@pytest.mark.parametrize("read", [predict, measure])
+def test_a_sequence_beyond_the_context_is_named(read):
     with pytest.raises(ValueError, match="seq_len is 300; the model's context is 256"):
-        predict(GPTConfig.preset("nano"), TrainingPlan(seq_len=300))
+        read(GPTConfig.preset("nano"), TrainingPlan(seq_len=300))
+    with pytest.raises(ValueError, match="seq_len is 9; the model's context is 8"):
+        read({**MODELS["llama-grouped"], "max_position_embeddings": 8}, TrainingPlan(seq_len=9))
 
 
+@pytest.mark.parametrize("read", [predict, measure])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,9 +132,9 @@ def test_a_sequence_beyond_the_context_is_named():
         (dict(rank=65), "rank is 65; the smallest side of a target is 32"),
     ],
 )
-def test_bad_adapters_are_named(changes, message):
+def test_bad_adapters_are_named(changes, message, read):
     with pytest.raises(ValueError, match=message):
-        predict(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
+        read(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
 
 
 def test_what_fake_tensors_cannot_do_is_named():

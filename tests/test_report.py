@@ -14,7 +14,7 @@ from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.plan import TrainingPlan
 from minigpt.readings import load_readings, not_on_cpu, read_reading, save_reading
-from tools import report
+from tools import report, run
 from tools.notebook_html import mathml, to_html
 
 PREDICTED = StepMemory(Ledger(400, 400, 800, 3000, 50), Ledger(400, 0, 800, 3000, 50), "end of forward", frozen=100)
@@ -69,6 +69,10 @@ def test_a_reading_comes_back_as_it_was_saved(tmp_path):
         ({"predicted": {"weights": 3}}, "predicted is a dict; it must be a StepMemory"),
         ({"extra": {"loss": float("nan")}}, "cannot be written as JSON"),
         ({"extra": {"loss": {1}}}, "cannot be written as JSON"),
+        ({"extra": 5}, "extra is 5; it must be a dictionary"),
+        ({"extra": []}, r"extra is \[\]; it must be a dictionary"),
+        ({"measured": ""}, "measured is a str; it must be a StepMemory"),
+        ({"measured": []}, "measured is a list; it must be a StepMemory"),
     ],
 )
 def test_a_wrong_reading_is_refused_and_nothing_is_written(tmp_path, changes, words):
@@ -182,6 +186,59 @@ def test_bars_of_one_model_share_a_scale(run_folder):
     assert len(report.bars(found)) == 1 and len(widths) == 5  # one of the three was not measured
     assert max(widths.values()) == pytest.approx(100)
     assert widths["nano, fp32", "predicted"] / widths["nano, fp32", "measured"] == pytest.approx(4250 / 4360)
+
+
+BROKEN = [
+    {"lab": 5}, {"case": None}, {"architecture": []},
+    {"architecture": {"n_layer": "x"}}, {"architecture": {"family": 1}},
+    {"versions": 3}, {"extra": []}, {"extra": {"curve": 5}}, {"extra": {"curve": {"train": [1, 2]}}},
+    {"extra": {"curve": {"train": [[1, float("inf")]]}}}, {"extra": {"validation": 5}},
+    {"extra": {"validation": {"before": "x", "after": 1}}}, {"extra": {"samples": [{"prompt": "p"}]}},
+    {"predicted": []}, {"measured": {"ledger": 5}}, {"predicted": {"ledger": list(BUCKETS)}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", BROKEN, ids=str)
+def test_one_broken_reading_costs_no_other(run_folder, tmp_path, capsys, change):
+    path = run_folder / "readings" / "lab09-broken.json"
+    good = json.loads((run_folder / "readings" / "lab02-nano-fp32.json").read_text())
+    path.write_text(json.dumps(good | change))
+    assert report.main(["--run", str(run_folder), "--output", str(tmp_path / "report")]) == 1
+    complaint = capsys.readouterr().err
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "lab09-broken.json" in complaint and complaint.count("\n") == 1
+    assert "lab09-broken.json" in page and "nano, fp32" in page
+
+
+@pytest.mark.parametrize("left_out", ["validation", "curve", "samples"])
+def test_a_reading_need_not_have_every_extra(run_folder, tmp_path, left_out):
+    save(run_folder / "readings", extra={name: value for name, value in EXTRA.items() if name != left_out})
+    path, broken = report.build(run_folder, tmp_path / "report")
+    assert broken == [] and ("Validation loss" in path.read_text()) == (left_out != "validation")
+
+
+@pytest.mark.parametrize("line", ["junk", "5", '{"a": 1}', '{"notebook": 1, "what": "x"}'])
+def test_a_broken_note_is_named(run_folder, tmp_path, capsys, line):
+    with open(run_folder / "readings" / readings.NOT_ON_CPU, "a") as file:
+        file.write(line + "\n")
+    assert report.main(["--run", str(run_folder), "--output", str(tmp_path / "report")]) == 1
+    assert "not-on-cpu.jsonl has a line that no notebook wrote" in capsys.readouterr().err
+
+
+RECORDS = [("notebooks", 5), ("notebooks", [5]), ("environment", {}), ("environment", None), ("finished", 1)]
+RECORDS += [("seconds", "x"), ("problems", None), ("status", 1), ("ram", None), ("parameters", [])]
+
+
+@pytest.mark.parametrize("name, wrong", RECORDS)
+def test_a_record_of_other_types_is_one_sentence(run_folder, tmp_path, capsys, name, wrong):
+    record = json.loads((run_folder / "results.json").read_text())
+    (record if name in record else record["notebooks"][0])[name] = wrong
+    (run_folder / "results.json").write_text(json.dumps(record))
+    assert report.main(["--run", str(run_folder), "--output", str(tmp_path / "report")]) == 2
+    complaint = capsys.readouterr().err
+    assert "is not a runner's record" in complaint and complaint.count("\n") == 1
+    assert run.load_results(run_folder) == []  # --resume starts anew, and says so
+    assert "It is written anew" in capsys.readouterr().err
 
 
 def test_a_broken_reading_is_shown_and_fails_the_report(run_folder, tmp_path, capsys):

@@ -150,6 +150,9 @@ def test_a_notebook_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     "arguments, words",
     [
         (["-p", "SEDE", "1"], "parameter SEDE is in none of the notebooks; they have: DEVICE, READINGS_DIR, SEED"),
+        (["-p", "SEED", "{1}"], "parameter SEED is {1}; allowed: what JSON can hold"),
+        (["-p", "SEED", "b'a'"], "parameter SEED is b'a'"),
+        (["-p", "SEED", "1j"], "parameter SEED is 1j"),
         (["--only", "lab77"], "--only is 'lab77'; there is 01-good, lab01-error"),
         (["--source", "labs", "--root", "nowhere"], "no notebooks in lessons/ or labs/"),
     ],
@@ -170,11 +173,20 @@ def test_a_parameter_goes_only_where_it_is_known(course, tmp_path):
     assert said == ["Parameter SEED goes to 01-good; the others have no parameter of that name."]
 
 
-def test_a_broken_notebook_is_named(tmp_path):
+LEDGERS = [None, [], {"title": 1}, {"minutes": 1}, {"minutes": {"cpu": "1"}}, {"memory_gb": None}]
+LEDGERS += [{"minutes": {"cpu": float("inf")}}, {"memory_gb": {"ram": float("nan")}}, {"minutes": {"cpu": -1}}]
+EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+BROKEN = ["{", "[]", "5", "", json.dumps(EMPTY | {"cells": None})]
+BROKEN += [json.dumps(EMPTY | {"metadata": {"ledger": ledger}}) for ledger in LEDGERS]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_notebook_is_named(tmp_path, capsys, text):
     (tmp_path / "lessons").mkdir()
-    (tmp_path / "lessons" / "01-broken.ipynb").write_text("{")
-    with pytest.raises(ValueError, match="01-broken.ipynb cannot be read"):
-        run.find(tmp_path, "solutions", [])
+    (tmp_path / "lessons" / "01-broken.ipynb").write_text(text)
+    assert run.main(["--root", str(tmp_path)]) == 2
+    complaint = capsys.readouterr().err
+    assert "01-broken.ipynb cannot be read" in complaint and complaint.count("\n") == 1
 
 
 def test_assigned_reads_every_kind_of_assignment():

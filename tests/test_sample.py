@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from minigpt import base, sample
 from minigpt.data import encode, pretraining_text, windows_in_order
@@ -74,6 +77,36 @@ def test_a_missing_base_is_named(tmp_path, monkeypatch):
         base.load_base()
 
 
+@pytest.mark.parametrize("content", [b"", b"junk", None, save({"other": torch.zeros(1)})], ids=str)
+def test_a_damaged_base_is_named(content, tmp_path, monkeypatch):
+    whole = (Path(base.__file__).parent / base.ASSETS / base.WEIGHTS).read_bytes()
+    (tmp_path / base.ASSETS).mkdir()
+    (tmp_path / base.ASSETS / base.WEIGHTS).write_bytes(whole[:-9] if content is None else content)
+    monkeypatch.setattr(base, "files", lambda _: tmp_path)
+    with pytest.raises(ValueError, match="base.safetensors does not hold the base model"):
+        base.load_base()
+
+
+def test_what_the_terminal_cannot_show_is_escaped_and_a_closed_pipe_is_no_error():
+    code = "from minigpt.console import show; show('caf\\u00e9')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, rb"caf\xe9", b"")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_the_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(base, "pretrain", lambda *_: pytest.fail("trained first"))
+    (tmp_path / "file").write_text("")
+    assert base.main(["--out", str(tmp_path / "file"), "--checkpoint", str(tmp_path / "run.pt")]) == 2
+    assert base.main(["--out", str(tmp_path), "--checkpoint", str(tmp_path / "file" / "run.pt")]) == 2
+    assert capsys.readouterr().err.count(str(tmp_path / "file")) == 2
+
+
 def test_the_command_continues_the_prompt():
     command = [sys.executable, "-m", "minigpt.sample", "import ", "--tokens", "8", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -85,12 +118,13 @@ def test_the_command_continues_the_prompt():
     "arguments, message",
     [
         ([""], "the prompt is empty"),
-        (["x", "--tokens", "0"], "tokens is 0; it must be at least 1"),
+        (["x", "--tokens", "0"], "tokens is 0; it must be an integer of at least 1"),
         (["x", "--tokens", "many"], "argument --tokens: invalid int value: 'many'"),
         (["x", "--temperature", "-1"], "temperature is -1.0"),
         (["x", "--temperature", "nan"], "temperature is nan"),
         (["x", "--seed", "-1"], "seed is -1"),
         (["x", "--device", "abacus"], "device is 'abacus'; this machine has: auto, cpu"),
+        (["x", "--device", "meta"], "device is 'meta'; this machine has: auto, cpu"),
         ([], "the following arguments are required: prompt"),
     ],
 )

@@ -252,6 +252,12 @@ def test_pairs_are_learned_by_the_same_loop():
         (dict(accumulation=0), "accumulation is 0"),
         (dict(lr=-1.0), "lr is -1.0; it must be a number of at least 0"),
         (dict(lr=math.nan), "lr is nan"),
+        (dict(lr="4"), "lr is '4'"),
+        (dict(lr=True), "lr is True"),
+        (dict(weight_decay=True), "weight_decay is True"),
+        (dict(clip=True), "clip is True"),
+        (dict(seed=2**64), "seed is 18446744073709551616; it must be at most"),
+        (dict(precision=[]), r"precision is \[\]"),
         (dict(clip=0.0), "clip is 0.0; it must be above 0, or None"),
         (dict(schedule="linear"), "schedule is 'linear'; allowed: cosine, constant"),
         (dict(warmup=9), "warmup is 9; it must be less than steps, which is 9"),
@@ -263,10 +269,53 @@ def test_a_bad_plan_is_named(changes, message):
         TrainPlan(**{"steps": 9, **changes})
 
 
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step():
+    model, seen = tiny(), []
+
+    def on_step(done, history):
+        seen.append(done)
+        if done == 2:
+            nn.init.constant_(model.norm.weight, math.nan)
+
+    with pytest.raises(ValueError, match="the loss is nan at step 3; a smaller lr"):
+        run(model, random_windows(TEXT, 1, 8), TrainPlan(steps=5), on_step=on_step)
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["empty", "junk", "truncated", "foreign", "other model", "other optimizer"])
+def test_a_damaged_or_foreign_checkpoint_is_named_and_changes_nothing(damage, tmp_path):
+    plan, path, batches = TrainPlan(steps=1), tmp_path / "run.pt", random_windows(TEXT, 1, 8)
+    smaller = GPT(GPTConfig(n_layer=1, n_embd=16, n_head=2, context=32))
+    trained = tiny()
+    if damage == "other optimizer":
+        trained.norm.requires_grad_(False)
+    run(smaller if damage == "other model" else trained, batches, plan, checkpoint=path)
+    content = path.read_bytes()
+    if damage == "foreign":
+        torch.save({"weights": torch.zeros(1)}, path)
+    elif "other" not in damage:
+        path.write_bytes({"empty": b"", "junk": b"junk", "truncated": content[: len(content) // 2]}[damage])
+    model, before = tiny(), tiny()
+    with pytest.raises(ValueError, match=r"checkpoint is .*run\.pt', which (is no checkpoint|belongs to another)"):
+        run(model, batches, plan, checkpoint=path, resume=True)
+    assert_same_weights(model, before, atol=0, rtol=0)
+
+
+def test_what_torch_makes_of_a_full_disk_is_an_oserror(tmp_path, monkeypatch):
+    def full(state, path):
+        raise RuntimeError("PytorchStreamWriter failed writing file")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="cannot write .*run.pt: PytorchStreamWriter failed"):
+        run(tiny(), random_windows(TEXT, 1, 8), TrainPlan(steps=1), checkpoint=tmp_path / "run.pt")
+
+
 def test_a_bad_run_is_named(tmp_path):
     plan, batches = TrainPlan(steps=2), random_windows(TEXT, 1, 8)
     with pytest.raises(ValueError, match="nothing to train"):
         run(tiny().requires_grad_(False), batches, plan)
+    with pytest.raises(ValueError, match="nothing to train"):
+        run(nn.Identity(), batches, plan)
     with pytest.raises(ValueError, match="token_embedding.weight is torch.float32; call model.to"):
         run(tiny(), batches, TrainPlan(steps=1, precision="bf16"))
     with pytest.raises(ValueError, match="the sequence has 40 tokens; the model's context is 32"):

@@ -10,6 +10,7 @@ import argparse
 import sys
 from dataclasses import fields
 
+from minigpt.console import show
 from minigpt.memory.architecture import KNOWN, Architecture
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.plan import ALLOWED, TrainingPlan
@@ -35,12 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{architecture.parameters:,} parameters\n")
-    print(f"{'bucket':<12} {'at its largest':>16} {'at the peak':>16}")
+    lines = [f"{architecture.parameters:,} parameters\n", f"{'bucket':<12} {'at its largest':>16} {'at the peak':>16}"]
     for bucket in BUCKETS:
-        print(f"{bucket:<12} {readable(getattr(step.ledger, bucket)):>16} {readable(getattr(step.peak, bucket)):>16}")
+        largest, at_peak = (readable(getattr(ledger, bucket)) for ledger in (step.ledger, step.peak))
+        lines.append(f"{bucket:<12} {largest:>16} {at_peak:>16}")
     total = step.peak.total
-    print(f"\npeak: {gb(total)} = {gib(total)}, in {step.peak_at}")
+    show("\n".join([*lines, "", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}"]))
     return 0
 
 

@@ -19,7 +19,11 @@ import os
 from dataclasses import dataclass
 from math import prod
 
+from minigpt.values import check_choice, check_counts, check_flags, is_number
+
 FAMILIES = ("minigpt", "llama", "mistral", "qwen2", "qwen3", "gpt2")
+GELU = {"gelu_new": "python", "gelu": "fused", "gelu_pytorch_tanh": "fused"}  # of transformers: how each is computed
+MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,14 @@ class Architecture:
     dropout: float = 0.0  # gpt2: the largest of its three; predict() covers 0 only
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"family is {self.family!r}; allowed: {', '.join(FAMILIES)}")
-        for name in ("vocab_size", "n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "n_inner", "context"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        check_choice(FAMILIES, family=self.family)
+        check_choice(("fused", "python"), gelu=self.gelu)
+        check_counts(most=MOST_LAYERS, n_layer=self.n_layer)
+        counts = ("vocab_size", "n_embd", "n_head", "n_kv_head", "head_dim", "n_inner", "context")
+        check_counts(**{name: getattr(self, name) for name in counts})
+        flags = ("tied", "qkv_bias", "o_bias", "mlp_bias", "qk_norm")
+        check_flags(**{name: getattr(self, name) for name in flags})
+        _check_dropout(dropout=self.dropout)
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_kv_head is {self.n_kv_head}; it must divide n_head, which is {self.n_head}")
 
@@ -147,7 +153,7 @@ def _read_json(path: str) -> dict:
     except OSError as error:
         names = ", ".join(KNOWN)
         raise ValueError(f"cannot read {path!r}: {error.strerror}; give a config.json, or one of {names}") from None
-    except ValueError as error:  # broken JSON, or bytes that are not text
+    except (ValueError, RecursionError) as error:  # broken or very deep JSON, or bytes that are not text
         raise ValueError(f"{path!r} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
@@ -170,33 +176,49 @@ def _from_hugging_face(config: dict) -> Architecture:
         raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
     get = {**DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}}.get
     if family == "gpt2":
+        check_flags(**{name: get(name) for name in ("add_cross_attention", "tie_word_embeddings")})
         if get("add_cross_attention"):
             raise ValueError("add_cross_attention is true; only decoder-only models are understood")
         C, heads = get("n_embd"), get("n_head")
-        _check_counts(n_embd=C, n_head=heads)
+        check_choice(GELU, activation_function=get("activation_function"))
+        dropout = {name: get(name) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+        _check_dropout(**dropout)
         return Architecture(
             family=family, vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=heads,
-            n_kv_head=heads, head_dim=C // heads, n_inner=get("n_inner") or 4 * C, context=get("n_positions"),
+            n_kv_head=heads, head_dim=_divide(n_embd=C, n_head=heads), n_inner=get("n_inner", 4 * C),
+            context=get("n_positions"),
             tied=get("tie_word_embeddings"), qkv_bias=True, o_bias=True, mlp_bias=True,
-            gelu="python" if get("activation_function") == "gelu_new" else "fused",
-            dropout=max(get("resid_pdrop"), get("embd_pdrop"), get("attn_pdrop")),
+            gelu=GELU[get("activation_function")], dropout=max(dropout.values()),
         )  # fmt: skip
     C, heads = get("hidden_size"), get("num_attention_heads")
-    _check_counts(hidden_size=C, num_attention_heads=heads)
+    attention_bias, mlp_bias = get("attention_bias", False), get("mlp_bias", False)
+    check_flags(tie_word_embeddings=get("tie_word_embeddings"), attention_bias=attention_bias, mlp_bias=mlp_bias)
+    check_counts(hidden_size=C, num_attention_heads=heads)
+    head_dim = get("head_dim")
+    if head_dim is None:
+        head_dim = _divide(hidden_size=C, num_attention_heads=heads)
     return Architecture(
         family=family, vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=heads,
-        n_kv_head=get("num_key_value_heads") or heads, head_dim=get("head_dim") or C // heads,
+        n_kv_head=get("num_key_value_heads", heads), head_dim=head_dim,
         n_inner=get("intermediate_size"), context=get("max_position_embeddings"), tied=get("tie_word_embeddings"),
-        qkv_bias=family == "qwen2" or bool(get("attention_bias")),
-        o_bias=family != "qwen2" and bool(get("attention_bias")),
-        mlp_bias=family == "llama" and bool(get("mlp_bias")), qk_norm=family == "qwen3",
+        qkv_bias=family == "qwen2" or attention_bias, o_bias=family != "qwen2" and attention_bias,
+        mlp_bias=family == "llama" and mlp_bias, qk_norm=family == "qwen3",
     )  # fmt: skip
 
 
-def _check_counts(**counts) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+def _divide(**counts) -> int:
+    """The width of a head, from the model's width and the number of heads, each by its name in the file."""
+    check_counts(**counts)
+    (_, width), (name, heads) = counts.items()
+    if width % heads:
+        raise ValueError(f"{name} is {heads}; it must divide the width, which is {width}, or head_dim must be given")
+    return width // heads
+
+
+def _check_dropout(**shares) -> None:
+    for name, value in shares.items():
+        if not is_number(value) or not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
 
 
 # transformers 5.17's defaults, for configurations that leave fields out (llama's first config.json did)
@@ -212,7 +234,8 @@ DEFAULTS = {
     "qwen3": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
               "head_dim": 128, "max_position_embeddings": 32768},
     "gpt2": dict(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
-                 activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1),
+                 add_cross_attention=False, activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1,
+                 attn_pdrop=0.1),
 }  # fmt: skip
 
 

@@ -12,11 +12,14 @@ from unittest import mock
 
 import torch
 
+from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.building import build, make_optimizer
 from minigpt.memory.meter import MemoryMeter
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predict import check_fit
 from minigpt.precision import autocast
+from minigpt.values import check_choice
 
 DEVICES = ("fake", "cpu", "cuda")
 
@@ -24,10 +27,13 @@ DEVICES = ("fake", "cpu", "cuda")
 def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
     """The memory of one training step of ``model`` (a GPTConfig or transformers configuration), metered.
 
-    Raises ValueError for a device that is not "fake", "cpu" or "cuda".
+    Raises ValueError for a device that is not "fake", "cpu" or "cuda" or is not there, and for a sequence, a target or
+    a rank that the model has no room for.
     """
-    if device not in DEVICES:
-        raise ValueError(f"device is {device!r}; allowed: {', '.join(DEVICES)}")
+    check_choice(DEVICES, device=device)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda'; this machine has no such GPU: allowed here: fake, cpu")
+    check_fit(Architecture.of(model), plan)
     with _tensors(device):
         return measure_module(build(model, plan, device), plan)
 

@@ -83,7 +83,7 @@ class MemoryMeter(TorchDispatchMode):
 
     ``inputs`` are tensors alive before the region that are neither weights nor state. With fake tensors,
     enter ``FakeTensorMode`` first. Meter a *second* step to see a steady state: the first has no optimizer
-    state until its end.
+    state until its end. Raises ValueError if ``inputs`` is anything but tensors in a tuple or a list.
     """
 
     def __init__(
@@ -93,6 +93,8 @@ class MemoryMeter(TorchDispatchMode):
         inputs: tuple[torch.Tensor, ...] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(inputs, (tuple, list)) or not all(isinstance(item, torch.Tensor) for item in inputs):
+            raise ValueError(f"inputs is a {type(inputs).__name__}; it must be a tuple or a list of tensors")
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
         self.phase = "before"
         self.live = self.peak = 0  # bytes

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minigpt.values import check_choice, check_counts, check_flags
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -54,6 +56,7 @@ ALLOWED = {
 }
 
 
+MOST_PASSES = 1000  # every pass is gone through, so a larger accumulation would not return
 ADAPTED = "fp32, bf16, bf16-autocast, fp16-autocast"
 
 
@@ -79,13 +82,14 @@ class TrainingPlan:
     accumulation: int = 1  # forward and backward passes before one optimizer step
 
     def __post_init__(self) -> None:
-        for name in ("batch", "seq_len", "accumulation", "rank"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        check_counts(batch=self.batch, seq_len=self.seq_len, rank=self.rank)
+        check_counts(most=MOST_PASSES, accumulation=self.accumulation)
         for name, allowed in ALLOWED.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+            check_choice(allowed, **{name: getattr(self, name)})
+        flags = ("double_quantization", "kbit_preparation", "use_cache", "upcast")
+        check_flags(**{name: getattr(self, name) for name in flags})
+        if not isinstance(self.targets, str):
+            raise ValueError(f"targets is {self.targets!r}; it must be 'all-linear', or names such as 'q,v'")
         if self.method != "full" and self.regime.float32_update:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
 

@@ -34,8 +34,7 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
             f"dropout is {architecture.dropout}; only 0 is covered, because masks and attention with dropout take "
             "other kernels: set resid_pdrop, embd_pdrop and attn_pdrop to 0"
         )
-    if plan.seq_len > architecture.context:
-        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
+    check_fit(architecture, plan)
     tape = Tape()
     forward = Forward(tape, architecture, plan)
     trained = forward.linear.trained
@@ -54,6 +53,13 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     result = tape.result(frozen=forward.linear.frozen_bytes() + sum(storage.nbytes for storage in buffers))
     del loss, outputs, state
     return result
+
+
+def check_fit(architecture: Architecture, plan: TrainingPlan) -> None:
+    """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
+    if plan.seq_len > architecture.context:
+        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
+    plan.target_names(architecture)
 
 
 def _optimizer_state(tape: Tape, trained: list[tuple[int, int]], plan: TrainingPlan) -> list[Storage]:
