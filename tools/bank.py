@@ -38,10 +38,9 @@ import nbformat
 from tools import ROOT
 from tools.build import Document, convert, release, settings
 
-HEADER = re.compile(r"^# %% (.*)$", re.MULTILINE)
+HEADER = re.compile(r"^[ \t]*#[ \t]*%%(.*)$", re.MULTILINE)  # any that looks like one: none is taken for code
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 PATCHED = ("builtins", "math", "operator", "torch", "torch.testing", "numpy.testing")  # what an answer may patch
-FIELDS = ("exercise", "wrong", "right", "says")
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,13 @@ def read_bank(path: Path) -> list[Entry]:
         try:
             fields = dict(part.split("=", 1) for part in shlex.split(header[1]))
             kind = "wrong" if "wrong" in fields else "right"
-            if set(fields) - set(FIELDS) or ("says" in fields) != (kind == "wrong"):
-                raise ValueError("write exercise= and either wrong= and says=, or right=")
+            wanted = {"exercise", "wrong", "says"} if kind == "wrong" else {"exercise", "right"}
+            if not header[0].startswith("# %% ") or set(fields) != wanted or not all(fields.values()):
+                raise ValueError("write '# %% ', exercise= and either wrong= and says=, or right=; none of them empty")
             code = text[header.end() + 1 : following.start() if following else len(text)].strip("\n") + "\n"
             entries.append(Entry(fields["exercise"], fields[kind], fields.get("says"), code))
             re.compile(fields.get("says", ""))
-        except (ValueError, KeyError, re.error) as error:
+        except (ValueError, re.error) as error:
             raise ValueError(f"{path.name}, line {line}: {error}") from None
     return entries
 
@@ -130,20 +130,30 @@ class Lab:
                 last = None
 
     def run(self, exercise: str, code: str, hidden: bool = True) -> tuple[str | None, str, str]:
-        """Run ``code`` in the place of ``exercise``: (why it lost its points or None, the kind of error, stderr)."""
+        """Run ``code`` in the place of ``exercise``: (why it lost its points or None, the kind of error, stderr).
+
+        Raises ValueError where the set-up before it fails, which is the lab's fault and no answer's.
+        """
         namespace = {"__name__": "__main__"}
         with _aside() as said:
-            for source in self._before[exercise]:
-                exec(compile(source, "set-up", "exec"), namespace)
-            exec(compile(code, f"{exercise} answer", "exec"), namespace)
-            said.seek(0), said.truncate()  # nbgrader looks at the check cells' stderr only
-            for source in self.checks[exercise]:
-                source = source if hidden else HIDDEN.sub("", source)
-                try:
+            try:
+                for source in self._before[exercise]:
+                    exec(compile(source, "set-up", "exec"), namespace)
+            except (Exception, SystemExit) as error:
+                raise ValueError(f"{self.name}: the cells before {exercise} fail: {_say(error)}") from None
+            try:
+                exec(compile(code, f"{exercise} answer", "exec"), namespace)
+                said.seek(0), said.truncate()  # nbgrader looks at the check cells' stderr only
+                for source in self.checks[exercise]:
+                    source = source if hidden else HIDDEN.sub("", source)
                     exec(compile(source, f"{exercise} check", "exec"), namespace)
-                except Exception as error:
-                    return str(error), type(error).__name__, said.getvalue()
+            except (Exception, SystemExit) as error:  # an answer may exit, too
+                return str(error), type(error).__name__, said.getvalue()
         return None, "", said.getvalue()
+
+
+def _say(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 @contextlib.contextmanager
@@ -214,9 +224,12 @@ def main(argv: list[str] | None = None) -> int:
                 verdict = judge(lab, entry)
                 print(verdict.line, flush=True)
                 count, faults = count + 1, faults + bool(verdict.fault)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"bank: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"bank: stopped after {count} answers", file=sys.stderr)
+        return 130
     print(f"{count} answers, {faults} not judged as they should be")
     return 1 if faults else 0
 

@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from math import inf
 
 import torch
 from torch import nn
@@ -125,6 +126,24 @@ def in_own_process(name: str, preset: str, precision: str, batch: int) -> int:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def compare(preset: str, batch: int, seconds: float, tokens: int) -> None:
+    """Print the table, a precision at a time."""
+    print(f"MiniGPT {preset}: {tokens} tokens a step, {torch.get_num_threads()} CPU threads")
+    names = f"{'tokens/s':>10}{'MiniGPT is':>13}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
+    print(f"{'precision':15}{'model':13}{names}")
+    for precision in PRECISIONS:
+        taken = step_seconds(preset, precision, batch, seconds)
+        speeds = {name: tokens / statistics.median(taken[name]) for name in MODELS}
+        peaks = {name: in_own_process(name, preset, precision, batch) for name in MODELS}
+        for name in MODELS:
+            faster, larger = speeds["MiniGPT"] / speeds[name], peaks["MiniGPT"] / peaks[name]
+            print(
+                f"{precision:15}{name:13}{speeds[name]:10,.0f}{faster:12.2f}x{mb(peaks[name]):>14}{larger:12.2f}x"
+                f"{len(taken[name]):7}",
+                flush=True,
+            )
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.bench_speed", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="micro", help="MiniGPT preset (micro)")
@@ -140,23 +159,16 @@ def main(argv: list[str] | None = None) -> int:
         tokens = GPTConfig.preset(arguments.preset).context * arguments.batch
         if arguments.batch < 1:
             raise ValueError(f"batch is {arguments.batch}; it must be at least 1")
+        if not 0 < arguments.seconds < inf:
+            raise ValueError(f"seconds is {arguments.seconds}; it must be more than 0, and an end")
     except ValueError as error:
         print(f"tools.bench_speed: {error}", file=sys.stderr)
         return 2
-    print(f"MiniGPT {arguments.preset}: {tokens} tokens a step, {torch.get_num_threads()} CPU threads")
-    names = f"{'tokens/s':>10}{'MiniGPT is':>13}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
-    print(f"{'precision':15}{'model':13}{names}")
-    for precision in PRECISIONS:
-        taken = step_seconds(arguments.preset, precision, arguments.batch, arguments.seconds)
-        speeds = {name: tokens / statistics.median(taken[name]) for name in MODELS}
-        peaks = {name: in_own_process(name, arguments.preset, precision, arguments.batch) for name in MODELS}
-        for name in MODELS:
-            faster, larger = speeds["MiniGPT"] / speeds[name], peaks["MiniGPT"] / peaks[name]
-            print(
-                f"{precision:15}{name:13}{speeds[name]:10,.0f}{faster:12.2f}x{mb(peaks[name]):>14}{larger:12.2f}x"
-                f"{len(taken[name]):7}",
-                flush=True,
-            )
+    try:
+        compare(arguments.preset, arguments.batch, arguments.seconds, tokens)
+    except (RuntimeError, MemoryError) as error:  # torch's allocator, here or in a process of its own
+        print(f"tools.bench_speed: {(str(error).strip() or 'out of memory').splitlines()[-1]}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -17,6 +17,7 @@ import re
 import sys
 import tempfile
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import jupytext
@@ -81,7 +82,7 @@ def build(root: Path) -> dict[str, str]:
 
 def convert(document: Document, root: Path, address: str | None, versions: dict[str, str]) -> str:
     """One text -> one notebook, as text; for a lab, the instructor's version."""
-    text = (root / document.path).read_text(encoding="utf8")
+    text = (root / document.path).read_text(encoding="utf-8-sig")  # an editor may have put a mark in front
     try:
         source = jupytext.reads(text, fmt="md:myst")
     except Exception as error:  # jupytext and yaml raise many kinds, all about the text
@@ -147,14 +148,14 @@ def _front_matter(given: dict, versions: dict[str, str]) -> dict:
     for key in given:
         if key not in FRONT_MATTER:
             raise ValueError(f"front matter: {key!r}; allowed: {', '.join(FRONT_MATTER)}")
-    if not isinstance(given.get("title"), str):
+    if not isinstance(given.get("title"), str) or not given["title"].strip():
         raise ValueError(f"front matter: title is {given.get('title')!r}; it must be text")
     for key, parts in {"minutes": ("cpu", "gpu"), "memory_gb": ("ram", "vram")}.items():
         value = given.get(key)
-        if not isinstance(value, dict) or tuple(sorted(value)) != parts:
+        if not isinstance(value, dict) or set(value) != set(parts):
             raise ValueError(f"front matter: {key} is {value!r}; write {key}: {{{parts[0]}: N, {parts[1]}: N}}")
         for part, number in value.items():
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < inf:
                 raise ValueError(f"front matter: {key} {part} is {number!r}; it must be a number of at least 0")
     numbers, colab = given.get("numbers", ""), given.get("colab", [])
     if not isinstance(numbers, str):
@@ -191,12 +192,12 @@ def _replaceable(path: Path) -> bool:
     """Whether nothing is lost with the file: it is missing, or as some build wrote it and never run."""
     try:
         found = nbformat.read(path, as_version=4)
+        run = any(cell.get("outputs") or cell.get("execution_count") for cell in found.cells)
+        return found.metadata["ledger"].get("source") is not None and not run
     except FileNotFoundError:
         return True
-    except Exception:  # not a notebook
+    except Exception:  # not a notebook, or none of the build's
         return False
-    run = any(cell.get("outputs") or cell.get("execution_count") for cell in found.cells)
-    return "source" in found.metadata.get("ledger", {}) and not run
 
 
 def update(root: Path, notebooks: dict[str, str], force: bool = False) -> list[str]:

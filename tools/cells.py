@@ -11,15 +11,22 @@ editing one cell changes one id, and building twice changes none.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from collections import Counter
 
+from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_markdown_cell
 
 GRADED = {"exercise": "code", "check": "code", "task": "markdown"}  # tag -> the kind of cell it marks
 TAGS = (*GRADED, "parameters", "setup", "hide-input", "raises-exception")
 REGIONS = {"SOLUTION": "exercise", "HIDDEN TESTS": "check", "MARK SCHEME": "task"}  # region -> its tag
+MARKS = {f"### {word} {region}" for region in REGIONS for word in ("BEGIN", "END")}  # as nbgrader looks for them
+LIKE_A_MARK = {
+    "code": re.compile(r"###|^\s*#+\s*(?i:begin|end)\b"),
+    "markdown": re.compile(r"^\s*#+\s*(?i:begin|end)\b"),
+}
 OPTIONS = ("name", "tags", "points")
 RESERVED = ("title", "bootstrap")  # names of the two cells that the build adds
 MAX_LINES = 45  # of a code cell: one screen
@@ -35,9 +42,12 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
     for cell in cells:
         what = _check(cell, graded)
         name, tags, points = (cell.metadata.get(option) for option in OPTIONS)
-        if name in names:
+        own = {name} if name else set()
+        if "task" in (tags or []):  # the cell for the answer has a name, too
+            own.add(f"{name}-answer")
+        if own & names:
             raise ValueError(f"{what}: the name is taken; each name stands once in a notebook")
-        names |= {name, f"{name}-answer"} if name else set()
+        names |= own
         digest = hashlib.sha256(f"{notebook}\0{cell.cell_type}\0{cell.source}".encode()).hexdigest()[:12]
         cell.id = name or f"{digest}-{seen[digest]}"
         seen[digest] += 1
@@ -104,6 +114,7 @@ def _check(cell, graded: bool) -> str:
     elif points is not None:
         raise ValueError(f"{what}: points on a cell that is not a check or a task; an exercise's check has the points")
 
+    _check_source(cell, what, graded)
     for region, owner in REGIONS.items():
         begins, ends = (cell.source.count(f"{word} {region}") for word in ("BEGIN", "END"))
         if begins + ends and kind != owner:
@@ -116,6 +127,22 @@ def _check(cell, graded: bool) -> str:
     if cell.cell_type == "code" and lines > MAX_LINES:
         raise ValueError(f"{what}: {lines} lines; a code cell has at most {MAX_LINES}: split it")
     return what
+
+
+def _check_source(cell, what: str, graded: bool) -> None:
+    """Refuse what would build, and be wrong: a region that nbgrader does not see, a lost fence, broken Python."""
+    for line in cell.source.split("\n"):
+        if graded and LIKE_A_MARK[cell.cell_type].search(line) and line.strip() not in MARKS:
+            allowed = ", ".join(f"### BEGIN {region}" for region in REGIONS)
+            raise ValueError(f"{what}: {line.strip()!r} looks like a region; allowed: {allowed}, each with its END")
+        if line.startswith("```{"):
+            raise ValueError(f"{what}: {line!r} inside it: a code cell above is not closed, or this one is misspelt")
+    if cell.cell_type == "code" and "raises-exception" not in cell.metadata.get("tags", []):
+        try:
+            source = TransformerManager().transform_cell(cell.source)  # magics become calls
+            compile(source, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{what}: not Python: {str(error).replace('(cell, ', '(')}") from None
 
 
 def _check_order(cells: list) -> None:

@@ -58,7 +58,12 @@ def pack(root: Path) -> list[Path]:
     written = []
     for source in sources:
         written.append(root / "build" / "colab" / source.name)
-        write_whole(written[-1], write(carry(nbformat.read(source, as_version=4), package, versions)))
+        try:
+            packed = write(carry(nbformat.read(source, as_version=4), package, versions))
+        except Exception as error:  # nbformat raises many kinds, and a ledger may hold anything
+            problem = " ".join(str(error).split())[:200]
+            raise ValueError(f"{source} is not a notebook of the build: {type(error).__name__}: {problem}") from None
+        write_whole(written[-1], packed)
     return written
 
 

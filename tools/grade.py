@@ -35,6 +35,7 @@ from tools.submission import check
 from tools.supervise import kill_tree
 
 FOLDER = GRADING / "submitted"
+LONGEST = 10_000  # minutes, a week
 SCORES = ["student", "lab", "status", "score", "max_score", "notes"]
 POINTS = ["student", "lab", "exercise", "score", "max_score"]
 
@@ -191,8 +192,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     try:
-        if args.minutes <= 0:
-            raise ValueError(f"--minutes is {args.minutes:g}; it must be more than 0")
+        if not 0 < args.minutes <= LONGEST:
+            raise ValueError(f"--minutes is {args.minutes:g}; it must be more than 0 and at most {LONGEST}")
+        if not args.root.is_dir():
+            raise ValueError(f"--root is {str(args.root)!r}; there is no such folder")
+        settings(args.root.resolve())  # said once, not for each submission
         grades = grade_all(args.root.resolve(), args.lab, args.student, args.minutes)
     except (ValueError, OSError) as error:
         print(f"grade: {error}", file=sys.stderr)

@@ -30,7 +30,10 @@ def settings(root: Path) -> Config:
         os.environ["PATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PATH")]))
     if not (root / "nbgrader_config.py").exists():
         raise ValueError(f"there is no nbgrader_config.py in {root}")
-    config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
+    try:
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
+    except (Exception, SystemExit) as error:  # it is Python: anything may happen in it
+        raise ValueError(f"{root / 'nbgrader_config.py'}: {type(error).__name__}: {error}") from None
     config.CourseDirectory.submitted_directory = str(GRADING / "checked")
     config.CourseDirectory.release_directory = str(GRADING / "release")
     return config

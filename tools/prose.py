@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 
 PLACEHOLDER = re.compile(r"\[\[ (.+?) \]\]")
+BRACKETED = re.compile(  # where double brackets mean something else: fences, code, formulas, links
+    r"^```.*?^```|^~~~.*?^~~~|(`+).+?\1|\$\$.+?\$\$|\$(?:[^$\n]|\n(?!\n))+\$|\[\[[^\[\]]*\]\](?=[(\[])",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def namespace(numbers: str, text: str) -> dict:
@@ -26,7 +30,7 @@ def namespace(numbers: str, text: str) -> dict:
     names["PRECISIONS"] = PRECISIONS
     try:
         exec(compile(numbers, "numbers", "exec"), names)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line, trace = getattr(error, "lineno", None), error.__traceback__
         while trace:
             if trace.tb_frame.f_code.co_filename == "numbers":
@@ -38,13 +42,20 @@ def namespace(numbers: str, text: str) -> dict:
 
 
 def fill(source: str, names: dict, text: str) -> str:
-    """``source`` with its placeholders replaced. ``text`` is the whole document, for the line in an error."""
+    """``source`` with its placeholders replaced. ``text`` is the whole document, for the line in an error.
+
+    Raises ValueError for a placeholder that fails, or that is not written as one.
+    """
+    left = BRACKETED.sub("", PLACEHOLDER.sub("", source))
+    for line in left.split("\n"):
+        if "[[" in line or "]]" in line:
+            raise ValueError(f"{_line(text, line)}: {line.strip()[:60]!r} is no placeholder; write [[ x ]] on one line")
 
     def value(match: re.Match) -> str:
         expression = match[1]
         try:
             result = eval(compile(expression, "placeholder", "eval"), names)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"{_line(text, match[0])}: [[ {expression} ]] fails: {_say(error)}") from None
         if isinstance(result, bool) or not isinstance(result, (str, int)):
             raise ValueError(
@@ -61,5 +72,5 @@ def _line(text: str, part: str) -> str:
     return f"line {before.count(chr(10)) + 1}" if found else "line unknown"
 
 
-def _say(error: Exception) -> str:
+def _say(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

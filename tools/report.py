@@ -15,6 +15,7 @@ import os
 import sys
 from math import ceil
 from pathlib import Path
+from typing import get_type_hints
 
 import jinja2
 
@@ -22,8 +23,13 @@ from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.plots import COLORS
 from minigpt.memory.units import GB, MB, gb, gib, mb
 from minigpt.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
+from tools.supervise import Result
 
 HERE = Path(__file__).resolve().parent
+RECORD = {"environment": dict, "finished": str, "notebooks": list}
+FACTS = {name: str for name in ("python", "system", "cpu")} | {"cores": int | None, "ram": int, "packages": dict}
+FACTS |= {"gpu": str | None, "vram": int | None}
+RESULT = get_type_hints(Result) | {"problems": list, "seconds": int | float, "minutes_budget": int | float | None}
 LINES = {"train": "#999999", "validation": "#0072B2"}
 
 
@@ -130,22 +136,53 @@ def curve(reading: Reading) -> str:
 
 def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
     """Results, readings, what a CPU could not do, and what is broken, from a run's folder."""
-    try:
-        results = json.loads((run / "results.json").read_text(encoding="utf8"))
-        results["notebooks"], results["environment"]
-    except OSError:
-        raise ValueError(f"no results in {run}; make them with: make run") from None
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{run / 'results.json'} is not a runner's record; make it again with: make run") from None
-    readings, broken = [], []
+    results, readings, notes, broken = read_results(run), [], [], []
     for path in sorted((run / "readings").glob("*.json")):
         try:
-            readings.append(read_reading(path))
-        except ValueError as problem:
-            broken.append(str(problem))
-    notes = run / "readings" / NOT_ON_CPU
-    lines = notes.read_text(encoding="utf8").splitlines() if notes.exists() else []
-    return results, readings, [json.loads(line) for line in dict.fromkeys(lines)], broken
+            reading = read_reading(path)
+            table(reading), curve(reading)  # what cannot be drawn is broken, too, and costs no other reading
+            readings.append(reading)
+        except Exception as problem:
+            broken.append(str(problem) if path.name in str(problem) else f"{path} cannot be drawn: {problem}")
+    try:
+        notes = could_not(run)
+    except ValueError as problem:
+        broken.append(str(problem))
+    return results, readings, notes, broken
+
+
+def read_results(run: Path) -> dict:
+    """The runner's record, ``results.json``. Raises ValueError where it is missing or not of the form it writes."""
+    try:
+        results = json.loads((run / "results.json").read_text(encoding="utf8"))
+    except OSError:
+        raise ValueError(f"no results in {run}; make them with: make run") from None
+    except (ValueError, RecursionError):
+        results = None
+    good = fits(results, RECORD) and fits(results["environment"], FACTS)
+    if not good or not all(fits(entry, RESULT) for entry in results["notebooks"]):
+        raise ValueError(f"{run / 'results.json'} is not a runner's record; make it again with: make run")
+    return results
+
+
+def fits(content, types: dict[str, type]) -> bool:
+    """Whether ``content`` is an object with these entries and no others, each of its type."""
+    same = isinstance(content, dict) and set(content) == set(types)
+    return same and all(isinstance(content[name], kind) for name, kind in types.items())
+
+
+def could_not(run: Path) -> list[dict]:
+    """What the notebooks said a CPU could not do, as {"notebook", "what"}, each once. Raises ValueError."""
+    path = run / "readings" / NOT_ON_CPU
+    notes = []
+    try:
+        for line in dict.fromkeys(path.read_text(encoding="utf8").splitlines() if path.exists() else []):
+            notes.append(json.loads(line))
+            if not fits(notes[-1], {"notebook": str, "what": str}):
+                raise ValueError(f"{line[:60]!r}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has a line that no notebook wrote; delete it ({error})") from None
+    return notes
 
 
 def build(run: Path, output: Path) -> tuple[Path, list[str]]:

@@ -41,14 +41,22 @@ def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
     for path in paths:
         try:
             notebooks += [Notebook(path)] if not only or path in chosen else []
-        except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError, SyntaxError) as error:
-            raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        except Exception as error:  # nbformat raises many kinds, all about the file
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"{path} cannot be read: {reason}") from None
     return notebooks
 
 
 def share_parameters(notebooks: list[Notebook], given: dict, say=print) -> dict[str, dict]:
-    """Which notebook gets which of the ``given`` parameters. Raises ValueError for one that none of them has."""
-    for name in given:
+    """Which notebook gets which of the ``given`` parameters.
+
+    Raises ValueError for one that none of them has, and for a value that JSON cannot hold.
+    """
+    for name, value in given.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"parameter {name} is {value!r}; allowed: what JSON can hold") from None
         takers = [notebook.name for notebook in notebooks if name in notebook.parameters]
         if not takers:
             known = sorted(set().union(*(notebook.parameters for notebook in notebooks))) or ["none"]
@@ -67,20 +75,20 @@ def fingerprint(notebook: Notebook, parameters: dict, root: Path, device: str) -
     return digest.hexdigest()
 
 
-
 def value(text: str):
     """A parameter's value from the command line: a Python literal, true/false, or the text itself."""
     try:
         return literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
 def load_results(output: Path) -> list[dict]:
-    """What earlier runs left in ``output``; nothing where there is no record, or one that cannot be read."""
+    """What earlier runs left in ``output``; nothing, and a word about it, where the record cannot be read."""
     try:
-        return json.loads((output / "results.json").read_text(encoding="utf8"))["notebooks"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return report.read_results(output)["notebooks"] if (output / "results.json").exists() else []
+    except ValueError as problem:
+        print(f"run: {problem}. It is written anew.", file=sys.stderr)
         return []
 
 
@@ -90,16 +98,9 @@ def save_results(output: Path, facts: dict, results: dict[str, dict], order: lis
     write_atomically(output / "results.json", json.dumps(content, indent=1) + "\n")
 
 
-def could_not(output: Path) -> list[dict]:
-    """What the notebooks said a CPU could not do, as {"notebook", "what"}, each once."""
-    path = output / "readings" / NOT_ON_CPU
-    lines = path.read_text(encoding="utf8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in dict.fromkeys(lines)]
-
-
 def forget(output: Path, name: str) -> None:
     """Drop what an earlier run of this notebook said a CPU could not do."""
-    left = [line for line in could_not(output) if line["notebook"] != name]
+    left = [line for line in report.could_not(output) if line["notebook"] != name]
     write_atomically(output / "readings" / NOT_ON_CPU, "".join(json.dumps(line) + "\n" for line in left))
 
 
@@ -172,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
         where = facts["gpu"] or "No GPU: this is a dry run on a CPU"
         print(f"{where}. {len(chosen)} notebooks, labs from {args.source}/, results in {args.output}/")
         results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything])
-        for entry in could_not(output):
+        for entry in report.could_not(output):
             print(f"not on a CPU  {entry['notebook']}: {entry['what']}")
         page, broken = report.build(output, root / "build" / "report")
     except (ValueError, OSError) as error:

@@ -12,21 +12,31 @@ GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 
 
 def pyproject(root: Path) -> dict:
+    """What pyproject.toml says. Raises ValueError for one that is not TOML, or of no project."""
     import tomllib  # Python 3.11's
 
     with open(root / "pyproject.toml", "rb") as file:
-        return tomllib.load(file)
+        try:
+            content = tomllib.load(file)
+        except ValueError as error:
+            raise ValueError(f"pyproject.toml: {error}") from None
+    if not isinstance(content.get("project"), dict):
+        raise ValueError("pyproject.toml has no [project]")
+    return content
 
 
 def repository(root: Path) -> str | None:
     """The repository's address, or None while nobody has set it. Raises ValueError if Colab could not open it."""
-    address = pyproject(root)["project"].get("urls", {}).get("Repository") or None
-    if address and not GITHUB.fullmatch(address):
+    urls = pyproject(root)["project"].get("urls", {})
+    if not isinstance(urls, dict):
+        raise ValueError(f"pyproject.toml: project.urls is {urls!r}; it must be a table")
+    address = urls.get("Repository", "")
+    if address != "" and not (isinstance(address, str) and GITHUB.fullmatch(address)):
         raise ValueError(
             f"pyproject.toml: project.urls Repository is {address!r}; "
             "allowed: https://github.com/OWNER/NAME (Colab opens no other), or nothing"
         )
-    return address
+    return address or None
 
 
 def requirements(root: Path) -> tuple[list[str], list[str]]:

@@ -27,6 +27,7 @@ from tools import ROOT, environment
 from tools.execute import why_dead
 
 PATIENCE = 4  # a notebook is stopped after this many times the minutes that it declares
+LARGEST = 100_000  # minutes or GB that a notebook may declare
 GRACE = 60  # seconds that starting a kernel may add to them
 
 
@@ -41,12 +42,27 @@ class Notebook:
         self.name = self.path.stem
         content = nbformat.read(self.path, as_version=4)
         self.ledger: dict = content.metadata.get("ledger", {})
+        check_ledger(self.ledger)
         self.code_cells = sum(cell.cell_type == "code" for cell in content.cells)
         tagged = [cell.source for cell in content.cells if "parameters" in cell.metadata.get("tags", [])]
         self.parameters = assigned(tagged[0]) if tagged else set()
 
     def budget(self, kind: str, which: str) -> float | None:
         return self.ledger.get(kind, {}).get(which)
+
+
+def check_ledger(ledger) -> None:
+    """Raises ValueError, naming the entry, for metadata that no budget can be read from. A missing entry is none."""
+    if not isinstance(ledger, dict):
+        raise ValueError(f"ledger is {ledger!r}; it must be an object")
+    for name in ("title", "kind"):
+        if not isinstance(ledger.get(name, ""), str):
+            raise ValueError(f"ledger: {name} is {ledger[name]!r}; it must be a text")
+    for name in ("minutes", "memory_gb"):
+        budget = ledger.get(name, {})
+        numbers = list(budget.values()) if isinstance(budget, dict) else [None]
+        if not all(type(number) in (int, float) and 0 <= number <= LARGEST for number in numbers):
+            raise ValueError(f"ledger: {name} is {budget!r}; it must be an object of numbers from 0 to {LARGEST:,}")
 
 
 @dataclass
