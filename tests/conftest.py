@@ -33,7 +33,7 @@ def course(tmp_path):
     """A function that writes a course of given texts, as {"labs/lab01-x": text}, and returns its folder."""
 
     def write(**texts: str) -> Path:
-        for name in ("pyproject.toml", "constraints.txt", "LICENSE"):
+        for name in ("pyproject.toml", "constraints.txt", "LICENSE", "README.md"):
             shutil.copy(ROOT / name, tmp_path)
         for name, text in texts.items():
             path = tmp_path / "content" / f"{name}.md"

@@ -24,6 +24,8 @@ math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", math; 
 math[display="block"] { margin: .7em 0; }
 mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
+.highlight pre, .jp-OutputArea-output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.highlight pre { font-family: var(--jp-code-font-family, monospace); }
 """
 
 
@@ -63,10 +65,29 @@ class OfflineExporter(HTMLExporter):
         yield "markdown2html", lambda source: MarkdownWithMath(renderer=MathMLRenderer(escape=False)).render(source)
 
 
+def join_streams(cell) -> None:
+    """Put a cell's text outputs together and keep the last state of each progress bar, as a terminal would."""
+    joined, outputs = {}, []
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream" and output.name in joined:
+            joined[output.name].text += output.text
+            continue
+        if output.output_type == "stream":
+            joined[output.name] = output
+        outputs.append(output)
+    for output in joined.values():
+        lines = (line.rstrip("\r").rpartition("\r")[2] for line in output.text.split("\n"))
+        output.text = "\n".join(lines)
+    if "outputs" in cell:
+        cell.outputs = [o for o in outputs if o.output_type != "stream" or o.text.strip()]
+
+
 def to_html(notebook: Path, output: Path) -> None:
     """Write ``notebook`` as HTML to ``output``. Raises OSError, or nbformat's errors for a broken notebook."""
     content = nbformat.read(notebook, as_version=4)
     content.metadata.setdefault("title", notebook.stem)
+    for cell in content.cells:
+        join_streams(cell)
     page, _ = OfflineExporter().from_notebook_node(content)
     soup = BeautifulSoup(page, features="html.parser")
     for script in soup(["script", "link"]):

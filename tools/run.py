@@ -156,14 +156,17 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--source", default="solutions", choices=("solutions", "labs"), help="which labs to run")
     parser.add_argument("--resume", action="store_true", help="keep what passed before and has not changed since")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter")
-    parser.add_argument("--output", type=Path, default=Path("build/run"), help="where results go (default build/run)")
+    parser.add_argument("--output", type=Path, help="where results go (default build/run; with labs, build/run-labs)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    root, output = args.root.resolve(), args.root.resolve() / args.output
+    root = args.root.resolve()
+    # Student versions stop at their first stub: they must not replace what the instructor's versions measured.
+    args.output = args.output or Path("build/run" if args.source == "solutions" else "build/run-labs")
+    output = root / args.output
     try:
         everything = find(root, args.source, [])
         chosen = find(root, args.source, args.only) if args.only else everything
@@ -175,12 +178,12 @@ def main(argv: list[str] | None = None) -> int:
         results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything])
         for entry in report.could_not(output):
             print(f"not on a CPU  {entry['notebook']}: {entry['what']}")
-        page, broken = report.build(output, root / "build" / "report")
+        page, broken = report.build(output, output.parent / output.name.replace("run", "report", 1))
     except (ValueError, OSError) as error:
         print(f"run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("run: stopped. What was finished is kept; go on with --resume.", file=sys.stderr)
+        print("run: stopped. What was finished is kept; go on with: make run ARGS=--resume", file=sys.stderr)
         return 130
     failed = [result.name for result in results if result.status != "passed"]
     seconds = sum(result.seconds for result in results)

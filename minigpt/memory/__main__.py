@@ -17,6 +17,25 @@ from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predict import predict
 from minigpt.memory.units import gb, gib, readable
 
+HELP = {
+    "batch": "sequences in one forward pass",
+    "seq_len": "tokens in a sequence",
+    "method": "what is trained",
+    "precision": "dtypes of weights, gradients and moments; with adapters, the base's",
+    "rank": "of the adapters",
+    "targets": "which matrices get an adapter: all-linear, or names such as q,v",
+    "adapter_dtype": "the adapters' dtype",
+    "double_quantization": "quantize the scales of 4-bit weights too",
+    "kbit_preparation": "upcast what is not in 4 bits, as peft's prepare_model_for_kbit_training does",
+    "optimizer": "whose state is kept",
+    "optimizer_loop": "how AdamW goes through the tensors",
+    "attention": "one kernel, or the score matrix as a tensor",
+    "holds": "what the loop keeps during backward",
+    "use_cache": "transformers' key-value cache",
+    "upcast": "the loss copies 16-bit logits to float32",
+    "accumulation": "forward and backward passes before one step",
+}
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m minigpt.memory", description="Predict one training step's memory.")
@@ -24,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     for field in fields(TrainingPlan):
         option, default = "--" + field.name.replace("_", "-"), field.default
         if isinstance(default, bool):
-            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default, help=HELP[field.name])
         else:
-            allowed = ", ".join(ALLOWED.get(field.name, ())) or "a whole number of at least 1"
-            help_text = f"{allowed}; otherwise {default}"
+            allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
+            help_text = f"{HELP[field.name]}{allowed} (default: {default})"
             parser.add_argument(option, type=type(default), default=default, metavar="VALUE", help=help_text)
     options = vars(parser.parse_args(arguments))
     try:

@@ -115,7 +115,9 @@ class Linears:
         if name in self.quantized:
             update = ops.cast(tape, update, itemsize)
             return ops.add(tape, result, update)
-        return ops.cast(tape, ops.add(tape, result, update), itemsize)
+        result = ops.add(tape, result, update)
+        del update
+        return ops.cast(tape, result, itemsize)
 
     def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
         """bitsandbytes' Linear4bit: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
