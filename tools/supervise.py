@@ -205,7 +205,8 @@ def run_one(
     ram = max(ram, sampler.ram)
     ram_budget, vram_budget = (_bytes(notebook.budget("memory_gb", name)) for name in ("ram", "vram"))
     # Time that other programs kept the notebook waiting for a CPU is not the notebook's.
-    problems += over_budget(seconds if gpu else min(seconds, sampler.cpu_seconds), minutes, ram, ram_budget, sampler.vram, vram_budget)
+    own = seconds if gpu else min(seconds, sampler.cpu_seconds)
+    problems += over_budget(own, minutes, ram, ram_budget, sampler.vram, vram_budget)
     return Result(
         name=notebook.name, title=notebook.ledger.get("title", notebook.name), kind=notebook.ledger.get("kind", "?"),
         status="failed" if problems else "passed", problems=problems, seconds=round(seconds, 1),

@@ -48,14 +48,14 @@ def stacked_bars(
             bbox=dict(facecolor="white", edgecolor="none", pad=0.8),  # keeps the number off a limit's line
         )  # fmt: skip
     for name, nbytes in (limits or {}).items():
-        axes.axvline(nbytes / divisor, color="black", linestyle="--", linewidth=1)
+        axes.axvline(nbytes / divisor, color="black", linestyle="--", linewidth=1, zorder=1.5)
         at_top = axes.get_xaxis_transform()
         axes.text(nbytes / divisor, 1.02, name, fontsize=8, va="bottom", ha="center", transform=at_top)
     axes.set_yticks(range(len(cases)), list(cases))
     axes.invert_yaxis()
     axes.set_xlabel(f"memory ({unit})")
     axes.set_title(title, loc="left", fontsize=11, wrap=True, pad=20 if limits else 6)
-    axes.margins(x=0.12)
+    axes.set_xlim(0, 1.17 * max(axes.dataLim.x1, *(n / divisor for n in (limits or {"": 0}).values())))
     seen = max(ledger.total for ledger in cases.values()) / 1000  # less than that is no visible width
     _legend(axes, [b for b in BUCKETS if any(getattr(ledger, b) > seen for ledger in cases.values())])
     axes.spines[["top", "right"]].set_visible(False)
