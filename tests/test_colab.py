@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -132,7 +133,8 @@ def test_what_is_packed(tiny):
     title, bootstrap = notebook.cells[:2]
     assert "make colab" not in title.source and "http" not in title.source
     assert max(len(line) for line in bootstrap.source.split("\n")) <= 120
-    assert "pip" not in bootstrap.source
+    code = re.sub(r"[A-Za-z0-9+/=]{20,}", "", bootstrap.source)  # without the wheel, whose letters spell anything
+    assert "pip" not in code
     with zipfile.ZipFile(io.BytesIO(colab.wheel(tiny))) as wheel:
         packed = {name for name in wheel.namelist() if name.startswith("minigpt/")}
     assert packed == {path.relative_to(tiny).as_posix() for path in (tiny / "minigpt").rglob("*") if path.is_file()}

@@ -130,7 +130,7 @@ def test_interrupt_ends_the_notebook_and_keeps_the_rest(course, ran, tmp_path):
         time.sleep(0.1)
     kernel = int(pid.read_text())
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=90)
     assert process.returncode == 130 and "--resume" in complaint and "Traceback" not in complaint
     assert not supervise.psutil.pid_exists(kernel)
     kept = json.loads((tmp_path / "build/run/results.json").read_text())["notebooks"]
@@ -139,6 +139,7 @@ def test_interrupt_ends_the_notebook_and_keeps_the_rest(course, ran, tmp_path):
 
 def test_a_notebook_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "GRACE", 0)
+    monkeypatch.setattr(supervise, "PATIENCE", 4)
     path = tmp_path / "01-endless.ipynb"
     write(path, "while True: pass", budget={"minutes": {"cpu": 0.01}, "memory_gb": {"ram": 2}})
     result = supervise.run_one(Notebook(path), {}, tmp_path / "run", ROOT, gpu=False, mark="")
