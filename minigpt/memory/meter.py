@@ -98,7 +98,7 @@ class MemoryMeter(TorchDispatchMode):
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
         self.phase = "before"
         self.live = self.peak = 0  # bytes
-        self._peak_event, self._peak_at = 0, "before"  # how many events came before the peak, and what it was in
+        self._peak_event, self._peak_at = 0, ("before", "")  # how many events came before the peak, and what it was in
         self._operation = ""
         self._events: list[tuple[str, _Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
         self._storages: dict[int, _Storage] = {}  # by the address of the C++ storage
@@ -110,6 +110,11 @@ class MemoryMeter(TorchDispatchMode):
         self.phase = phase
 
     # ---------------------------------------------------------------- births, deaths, saves
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap the method below against its compiler, which costs more than the method: no compiler here."""
+        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self._operation = func
@@ -155,7 +160,7 @@ class MemoryMeter(TorchDispatchMode):
         self.live += nbytes
         if self.live > self.peak:
             self.peak, self._peak_event = self.live, len(self._events)
-            self._peak_at = f"{self.phase}, {self._operation}"
+            self._peak_at = (self.phase, self._operation)
 
     def _die(self, address: int) -> None:
         storage = self._storages.pop(address, None)
@@ -269,4 +274,5 @@ class MemoryMeter(TorchDispatchMode):
             if count == self._peak_event:
                 peak = Ledger(*totals)
         largest[TEMPORARY] = peak.temporary
-        return StepMemory(Ledger(*largest), peak, self._peak_at, tuple(events), frozen)
+        phase, operation = self._peak_at
+        return StepMemory(Ledger(*largest), peak, f"{phase}, {operation}", tuple(events), frozen)
