@@ -113,7 +113,7 @@ class MemoryMeter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch would wrap the method below against its compiler, which costs more than the method: no compiler here."""
+        """torch would wrap the method below against its compiler, which costs more than the method itself."""
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
