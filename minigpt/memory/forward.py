@@ -125,7 +125,7 @@ class Forward:
             k = ops.view(tape, k, gradient_copied=True)
         q, k = self._rotate_both(q, k, cos, sin)
         if self.plan.use_cache:
-            k, v = self._cache(k), self._cache(ops.cast(tape, v, k.itemsize))
+            k, v = self._cache(k, v)
         y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
         return self.linear(y, at + "o", a.n_embd)
 
@@ -172,7 +172,7 @@ class Forward:
     def _gpt2_attention(self, hidden: Value, at: str, mask: Value | None) -> Value:
         q, k, v = ops.split(self.tape, self.linear(hidden, at + "qkv", 3 * self.a.n_embd), 3)
         if self.plan.use_cache:
-            k, v = self._cache(k), self._cache(v)
+            k, v = self._cache(k, v)
         y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
         return self.linear(y, at + "o", self.a.n_embd)
 
@@ -249,13 +249,14 @@ class Forward:
         """x as a matrix product takes it: in 16 bits under autocast."""
         return ops.cast(self.tape, x, self.compute) if self.plan.regime.autocast else x
 
-    def _cache(self, x: Value) -> Value:
-        """transformers' DynamicCache: a copy of the keys or values, kept as an output."""
-        cached = ops.copy(self.tape, x, gradient_copied=False)
-        self.outputs.append(cached)
-        if self.a.family == "mistral" and len(self.outputs) % 3 == 1:  # its sliding window counts tokens, once a layer
+    def _cache(self, k: Value, v: Value) -> tuple[Value, Value]:
+        """transformers' DynamicCache: copies of the keys and values, in the keys' precision, kept as outputs."""
+        v = ops.cast(self.tape, v, k.itemsize)
+        k, v = (ops.copy(self.tape, x, gradient_copied=False) for x in (k, v))
+        self.outputs += [k, v]
+        if self.a.family == "mistral":  # its sliding window counts the tokens of each layer
             self.outputs.append(self.tape.constant(1, INT64))
-        return cached
+        return k, v
 
     def _upcast(self, logits: Value) -> Value:
         """In float32 if the plan says so; autocast does it by itself."""

@@ -17,6 +17,7 @@ from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.tape import WEIGHTS, Leaf, Storage, Tape, Value
 
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
+FOUR_BIT_COMPUTE = 2  # bytes of what 4-bit weights are computed in: bnb_4bit_compute_dtype=torch.bfloat16
 TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
 
 
@@ -54,7 +55,7 @@ class Linears:
             else:
                 itemsize = 4 if plan.method == "qlora" and plan.kbit_preparation else regime.weights
                 if tensor.name.removesuffix(".bias") in self.quantized:
-                    itemsize = plan.four_bit_compute  # Linear4bit casts its bias to what it computes in, and keeps that
+                    itemsize = FOUR_BIT_COMPUTE  # Linear4bit casts its bias to what it computes in, and keeps that
                 self._add(tensor.name, tensor.numel, itemsize, trained=not frozen)
             if frozen and tensor.name.rsplit(".", 1)[-1] in targets and tensor.kind == "linear":
                 n_out, n_in = tensor.shape
@@ -122,7 +123,7 @@ class Linears:
     def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
         """bitsandbytes' Linear4bit: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
         tape, numel = self.tape, self.quantized[name]
-        inside = ops.cast(tape, x, self.plan.four_bit_compute)
+        inside = ops.cast(tape, x, FOUR_BIT_COMPUTE)
         itemsize, rows = inside.itemsize, x.numel * n_out // numel
         out = Value(tape.new(rows * n_out * itemsize), rows * n_out, itemsize)
 

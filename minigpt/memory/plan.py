@@ -103,11 +103,6 @@ class TrainingPlan:
         """Bytes of one adapter weight."""
         return 4 if self.adapter_dtype == "fp32" else self.regime.weights
 
-    @property
-    def four_bit_compute(self) -> int:
-        """Bytes of the precision that 4-bit weights are computed in: always 16 bits here."""
-        return 2
-
     def target_names(self, architecture) -> set[str]:
         """The matrices that get an adapter. Raises ValueError for one that the architecture has not."""
         linears = [t for t in architecture.block_tensors() if t.kind == "linear"]
