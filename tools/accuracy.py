@@ -88,6 +88,8 @@ def cases() -> list[Case]:
         dict(precision="bf16-master-grad32"), dict(precision="bf16-master-grad16+32"),
         dict(precision="bf16", holds="outputs", accumulation=2), dict(batch=1, seq_len=1),
         dict(precision="bf16-autocast", attention="eager", use_cache=True), dict(use_cache=True),
+        dict(checkpointing="full"), dict(checkpointing="full", precision="bf16", attention="eager", holds="outputs"),
+        dict(checkpointing="full", precision="bf16-autocast", accumulation=2),
     ]  # fmt: skip
     single = [
         Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch}))
@@ -108,6 +110,7 @@ def adapter_cases() -> list[Case]:
     lora += [
         dict(precision="bf16", adapter_dtype="same"), dict(precision="bf16", rank=16, optimizer="adamw8bit"),
         dict(precision="bf16", attention="eager", holds="outputs"), dict(precision="bf16", batch=1, accumulation=2),
+        dict(precision="bf16", checkpointing="full"), dict(checkpointing="full", targets="q,v", attention="eager"),
     ]  # fmt: skip
     qlora = [
         dict(precision=precision, double_quantization=double, kbit_preparation=prepared)
@@ -115,6 +118,7 @@ def adapter_cases() -> list[Case]:
         if prepared or precision == "bf16"
     ]
     qlora += [dict(precision="bf16", targets="up,down"), dict(precision="bf16", rank=16, optimizer="adamw8bit")]
+    qlora += [dict(precision="bf16", kbit_preparation=prepared, checkpointing="full") for prepared in (True, False)]
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora]
     names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads")
     return [

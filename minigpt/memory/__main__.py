@@ -31,6 +31,7 @@ HELP = {
     "optimizer_loop": "how AdamW goes through the tensors",
     "attention": "one kernel, or the score matrix as a tensor",
     "holds": "what the loop keeps during backward",
+    "checkpointing": "what is run again in backward instead of kept",
     "use_cache": "transformers' key-value cache",
     "upcast": "the loss copies 16-bit logits to float32",
     "accumulation": "forward and backward passes before one step",

@@ -10,9 +10,11 @@ they build, which fake parameters do not survive. bitsandbytes' 4-bit weights ca
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from minigpt.memory.plan import TrainingPlan
 from minigpt.precision import adamw
@@ -29,6 +31,8 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
         raise ValueError("optimizer is 'adamw8bit', which needs values; fake tensors have none: allowed: cpu, cuda")
     with torch.device("meta" if device == "fake" else device):
         built = _minigpt(model, plan) if isinstance(model, GPTConfig) else _hugging_face(model, plan, device)
+    if plan.checkpointing == "full":
+        _checkpoint(built)
     return (_make_fake(built) if device == "fake" else built).train()
 
 
@@ -78,6 +82,15 @@ def _hugging_face(config, plan: TrainingPlan, device: str) -> nn.Module:
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(_base_dtype(plan))
     return model
+
+
+def _checkpoint(model: nn.Module) -> None:
+    """Every block runs under torch.utils.checkpoint, without reentrant autograd: transformers' default too."""
+    if hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
+        return
+    for block in model.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def _quantize(model: nn.Module, plan: TrainingPlan) -> None:

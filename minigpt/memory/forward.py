@@ -9,11 +9,14 @@ Symbols: B batch, T sequence, C width, H heads, D head width, K = H_kv * D, I in
 
 from __future__ import annotations
 
+from functools import partial
+
 from minigpt.memory import ops
 from minigpt.memory.architecture import Architecture
+from minigpt.memory.checkpoint import checkpoint
 from minigpt.memory.linears import Linears
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.tape import Tape, Value
+from minigpt.memory.tape import TEMPORARY, Leaf, Tape, Value
 
 INT64 = 8
 
@@ -35,8 +38,11 @@ class Forward:
 
     def loss(self, tokens: Value, targets: Value) -> Value:
         run = {"minigpt": self._minigpt, "gpt2": self._gpt2}.get(self.a.family, self._llama)
+        self.embedded = None
         loss = run(tokens, targets)
         self.linear.cached_casts.clear()  # autocast forgets its cache when its block ends
+        if self.embedded is not None:
+            self.outputs.append(self.embedded)  # the loss leads to it, and to its gradient
         return loss
 
     # ------------------------------------------------------------ the models
@@ -47,7 +53,7 @@ class Forward:
         x = self._embed(tokens, positions, "positions")
         for i in range(self.a.n_layer):
             tape.block = f"block {i}"
-            x = self._minigpt_block(x, f"blocks.{i}.")
+            x = self._block(partial(self._minigpt_block, at=f"blocks.{i}."), x)
         tape.block = "head"
         logits = self.linear(ops.layer_norm(tape, x, w["norm"], self.rows), "embedding", self.a.vocab_size)
         if self.plan.holds == "outputs":
@@ -89,19 +95,21 @@ class Forward:
     def _llama_model(self, tokens: Value) -> Value:
         tape, plan, D = self.tape, self.plan, self.a.head_dim
         embedded = ops.embedding(tape, tokens, self.weights["embedding"], self.a.n_embd)
+        self._require_gradient(embedded)
         positions = tape.constant(plan.seq_len, INT64)
         mask = tape.constant(plan.batch * plan.seq_len**2, embedded.itemsize) if plan.attention == "eager" else None
         cos, sin = (tape.constant(plan.seq_len * D, embedded.itemsize) for _ in range(2))
         hidden = embedded
         for i in range(self.a.n_layer):
             tape.block = f"block {i}"
-            hidden = self._llama_block(hidden, f"blocks.{i}.", cos, sin, mask)
+            block = partial(self._llama_block, at=f"blocks.{i}.", positions=positions, cos=cos, sin=sin, mask=mask)
+            hidden = self._block(block, hidden)
         tape.block = "norm"
         hidden = self._rms_norm(hidden, "norm", self.rows)
         del positions
         return hidden
 
-    def _llama_block(self, hidden: Value, at: str, cos: Value, sin: Value, mask: Value | None) -> Value:
+    def _llama_block(self, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask) -> Value:
         residual = hidden
         hidden = self._rms_norm(hidden, at + "attn_norm", self.rows)
         hidden = self._llama_attention(hidden, at, cos, sin, mask)
@@ -150,16 +158,18 @@ class Forward:
     def _gpt2_model(self, tokens: Value) -> Value:
         tape, w, plan = self.tape, self.weights, self.plan
         embedded = ops.embedding(tape, tokens, w["embedding"], self.a.n_embd)
+        self._require_gradient(embedded)
         positions = tape.constant(plan.seq_len, INT64)
         position_embeds = ops.embedding(tape, positions, w["positions"], self.a.n_embd)
         hidden = ops.add(tape, embedded, position_embeds)
         mask = tape.constant(plan.batch * plan.seq_len**2, embedded.itemsize) if plan.attention == "eager" else None
         for i in range(self.a.n_layer):
             tape.block = f"block {i}"
-            hidden = self._gpt2_block(hidden, f"blocks.{i}.", mask)
+            block = partial(self._gpt2_block, at=f"blocks.{i}.")
+            hidden = self._block(block, hidden, mask) if mask is not None else self._block(block, hidden)
         return self._layer_norm(hidden, "norm")
 
-    def _gpt2_block(self, hidden: Value, at: str, mask: Value | None) -> Value:
+    def _gpt2_block(self, hidden: Value, mask: Value | None = None, *, at: str) -> Value:
         residual = hidden
         hidden = self._layer_norm(hidden, at + "attn_norm")
         attended = self._gpt2_attention(hidden, at, mask)
@@ -189,6 +199,18 @@ class Forward:
         return ops.multiply(tape, half, ops.shift(tape, ops.tanh(tape, inner)))
 
     # ------------------------------------------------------------ shared parts
+
+    def _block(self, run, *inputs: Value) -> Value:
+        """One block, checkpointed if the plan says so. run's other arguments live as long as run does."""
+        if self.plan.checkpointing == "none":
+            return run(*inputs)
+        return checkpoint(self.tape, run, inputs, after=self.linear.cached_casts.clear)
+
+    def _require_gradient(self, embedded: Value) -> None:
+        """transformers' enable_input_require_grads, which checkpointing turns on: the embeddings take a gradient."""
+        if self.plan.checkpointing != "none" and embedded.source is None:
+            embedded.source = Leaf(embedded.nbytes, TEMPORARY)
+            self.embedded = embedded
 
     def _embed(self, tokens: Value, positions: Value, table: str) -> Value:
         tape, w, C = self.tape, self.weights, self.a.n_embd

@@ -41,6 +41,7 @@ class Linears:
         self.compute = 2 if regime.autocast else regime.weights  # bytes of a matrix product's element
         self.weights: dict[str, Value] = {}
         self.quantized: dict[str, int] = {}  # numel, by name
+        self.minigpt = architecture.family == "minigpt"
         self.trained: list[tuple[int, int]] = []
         self.cached_casts: dict[str, Value] = {}
         self.storages: list[Storage] = []
@@ -48,7 +49,7 @@ class Linears:
         targets = plan.target_names(architecture)
         for tensor in architecture.tensors():
             if plan.method == "qlora" and tensor.kind == "linear":
-                tables = architecture.family != "minigpt"  # this course's NF4Linear shares them
+                tables = not self.minigpt  # this course's NF4Linear shares them
                 sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables)
                 self.storages += [Storage(tape, nbytes, WEIGHTS) for nbytes in sizes]
                 self.quantized[tensor.name] = tensor.numel
@@ -108,12 +109,13 @@ class Linears:
 
     def _adapted(self, x: Value, result: Value, name: str, n_out: int) -> Value:
         tape, itemsize = self.tape, result.itemsize
-        if name in self.quantized:
+        four_bit = name in self.quantized and not self.minigpt  # which has one layer for both
+        if four_bit:
             result = ops.copy(tape, result, gradient_copied=False)  # peft clones, against in-place surprises
         x = ops.cast(tape, x, self.plan.adapter_itemsize)
         update = self._plain(self._plain(x, name + ".A", self.plan.rank), name + ".B", n_out)
         update = ops.scale(tape, update)
-        if name in self.quantized:
+        if four_bit:
             update = ops.cast(tape, update, itemsize)
             return ops.add(tape, result, update)
         result = ops.add(tape, result, update)

@@ -24,8 +24,8 @@ def _saves(a: Value, b: Value) -> list:
 
 def _like(tape: Tape, name: str, x: Value, saves_input=False, saves_output=False, scratch: int = 0) -> Value:
     """An elementwise operation whose backward makes one gradient, and ``scratch`` tensors like it on the way."""
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    saves = [x.storage] * saves_input + [out.storage] * saves_output
+    out = Value(tape.new(x.nbytes), x.numel, x.itemsize) if saves_output else (x.numel, x.itemsize)
+    saves = [x.storage] * saves_input + ([out.storage] if saves_output else [])
     if not scratch:
         return tape.record(name, [x], out, saves)
 
@@ -121,8 +121,7 @@ def add(tape: Tape, a: Value, b: Value) -> Value:
 
 def multiply(tape: Tape, a: Value, b: Value) -> Value:
     """a * b, elementwise; either may be broadcast or in lower precision."""
-    n, itemsize = max(a.numel, b.numel), max(a.itemsize, b.itemsize)
-    out = Value(tape.new(n * itemsize), n, itemsize)
+    out = max(a.numel, b.numel), max(a.itemsize, b.itemsize)
 
     def side(edge, gradient):
         if edge.target is None or edge.nbytes == gradient.nbytes:
@@ -143,8 +142,7 @@ def mean_of_last(tape: Tape, x: Value, rows: int) -> Value:
 
 def linear(tape: Tape, x: Value, weight: Value, n_out: int, bias: Value | None = None) -> Value:
     """x @ weight.T (+ bias), for x of shape (rows, n_in) and weight (n_out, n_in)."""
-    rows = x.numel * n_out // weight.numel
-    out = Value(tape.new(rows * n_out * x.itemsize), rows * n_out, x.itemsize)
+    out = x.numel * n_out // weight.numel * n_out, x.itemsize
     # A product makes the weight's gradient first; addmm, which adds a bias, the input's.
     inputs = [weight, x] if bias is None else [x, weight, bias]
     place = inputs.index(x)
@@ -160,7 +158,7 @@ def linear(tape: Tape, x: Value, weight: Value, n_out: int, bias: Value | None =
 
 def matmul(tape: Tape, a: Value, b: Value, n: int) -> Value:
     """A batched product of n elements. Backward makes the right factor's gradient first."""
-    return tape.record("matmul", [b, a], Value(tape.new(n * a.itemsize), n, a.itemsize), _saves(a, b))
+    return tape.record("matmul", [b, a], (n, a.itemsize), _saves(a, b))
 
 
 def embedding(tape: Tape, indices: Value, table: Value, width: int) -> Value:

@@ -53,6 +53,7 @@ ALLOWED = {
     "optimizer_loop": ("foreach", "single", "fused"),
     "attention": ("sdpa", "eager"),
     "holds": ("loss", "outputs"),
+    "checkpointing": ("none", "full"),
 }
 
 
@@ -77,6 +78,7 @@ class TrainingPlan:
     optimizer_loop: str = "foreach"  # AdamW's inner loop: torch takes "foreach" on a GPU, "single" on a CPU
     attention: str = "sdpa"  # "eager" makes the score matrix a real tensor
     holds: str = "loss"  # what the loop keeps during backward: the loss alone, or all of the model's outputs
+    checkpointing: str = "none"  # "full": every block keeps its input alone and runs again in backward
     use_cache: bool = False  # transformers' key-value cache, its default in training too; Trainer turns it off
     upcast: bool = True  # the loss makes a float32 copy of 16-bit logits
     accumulation: int = 1  # forward and backward passes before one optimizer step
@@ -88,6 +90,8 @@ class TrainingPlan:
             check_choice(allowed, **{name: getattr(self, name)})
         flags = ("double_quantization", "kbit_preparation", "use_cache", "upcast")
         check_flags(**{name: getattr(self, name) for name in flags})
+        if self.use_cache and self.checkpointing != "none":
+            raise ValueError(f"use_cache is True; with checkpointing {self.checkpointing!r} transformers turns it off")
         if not isinstance(self.targets, str):
             raise ValueError(f"targets is {self.targets!r}; it must be 'all-linear', or names such as 'q,v'")
         if self.method != "full" and self.regime.float32_update:

@@ -47,13 +47,13 @@ class Storage:
 
 
 class Leaf:
-    """A trainable parameter: where gradients end. ``nbytes``: what its ``.grad`` takes."""
+    """A trainable parameter, or another tensor where gradients end. ``nbytes``: what its ``.grad`` takes."""
 
-    __slots__ = ("gradient", "nbytes")
+    __slots__ = ("gradient", "nbytes", "bucket")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, bucket: int = GRADIENTS) -> None:
         self.gradient: Storage | None = None
-        self.nbytes = nbytes
+        self.nbytes, self.bucket = nbytes, bucket
 
 
 class Edge:
@@ -106,6 +106,7 @@ class Tape:
         self.peak_totals, self.peak_at = tuple(self.totals), ""
         self.events: list[tuple[str, int, int]] = []
         self._nodes = 0
+        self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
 
     def change(self, bucket: int, nbytes: int) -> None:
         """Add ``nbytes`` (or take them away) and remember the largest instant."""
@@ -133,27 +134,45 @@ class Tape:
         self,
         name: str,
         inputs: Sequence[Value],
-        out: Value,
+        out: Value | tuple[int, int],
         saves: Sequence[Storage] = (),
         backward: Callable | None = None,
         outputs: int = 1,
     ) -> Value:
         """Make ``out`` the result of an operation on ``inputs`` that saves ``saves`` for backward.
 
-        ``backward`` makes one new gradient for each input unless it is given. Without an input that takes
-        a gradient nothing is recorded or saved.
+        ``out`` is a Value, or the (numel, itemsize) of one to make after the saving, as torch does where it saves
+        inputs alone. ``backward`` makes one new gradient for each input unless it is given. Without an input that
+        takes a gradient nothing is recorded or saved.
         """
-        if not any(value.source is not None for value in inputs):
+        recorded = any(value.source is not None for value in inputs)
+        saved = self.keep(saves) if recorded else ()
+        if type(out) is tuple:
+            numel, itemsize = out
+            out = Value(self.new(numel * itemsize), numel, itemsize)
+        if not recorded:
             return out
-        for storage in saves:
-            storage.saved += 1
-            if storage.saved == 1 and storage.bucket == TEMPORARY:
-                storage.move(ACTIVATIONS)
         self._nodes += 1
         edges = [Edge(value) for value in inputs]
         name = f"{self.block}: {name}" if self.block else name
-        out.source = Node(name, self._nodes, edges, saves, backward or self.fresh, outputs)
+        out.source = Node(name, self._nodes, edges, saved, backward or self.fresh, outputs)
         return out
+
+    def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:
+        """What a node saves becomes an activation, if it is nothing else."""
+        for storage in storages:
+            self.save(storage)
+        return storages
+
+    def save(self, storage: Storage) -> None:
+        storage.saved += 1
+        if storage.saved == 1 and storage.bucket == TEMPORARY:
+            storage.move(ACTIVATIONS)
+
+    def let_go(self, storage: Storage) -> None:
+        storage.saved -= 1
+        if storage.saved == 0 and storage.bucket == ACTIVATIONS:
+            storage.move(TEMPORARY)
 
     # ------------------------------------------------------------ backward
 
@@ -176,7 +195,7 @@ class Tape:
             and target.nbytes == nbytes
             and self._waits[target] == 1
         )
-        return GRADIENTS if final else TEMPORARY
+        return target.bucket if final else TEMPORARY
 
     def backward(self, loss: Value) -> None:
         """Give every leaf its gradient, freeing the graph on the way."""
@@ -189,13 +208,14 @@ class Tape:
         while ready:
             node = heapq.heappop(ready)[1]
             self.doing = node.name
-            gradients = node.backward(node.edges, *pending.pop(node))
-            for storage in node.saved:
-                storage.saved -= 1
-                if storage.saved == 0 and storage.bucket == ACTIVATIONS:
-                    storage.move(TEMPORARY)
+            incoming = pending.pop(node)
+            recomputed = [item.unpack() for item in node.saved if type(item) is not Storage]
+            gradients = node.backward(node.edges, *incoming)
+            del incoming
+            for item in node.saved if not recomputed else ():
+                self.let_go(item)
             edges, node.edges, node.saved, node.backward = node.edges, (), (), None
-            storage = None
+            item = recomputed = None
             gradients.reverse()
             for edge in edges:
                 gradient, target = gradients.pop(), edge.target
@@ -223,7 +243,7 @@ class Tape:
         """Take the storage over as ``.grad``, or cast it to that precision, or add it to what is there."""
         if leaf.gradient is None:
             same = gradient.nbytes == leaf.nbytes
-            leaf.gradient = gradient if same else Storage(self, leaf.nbytes, GRADIENTS)
+            leaf.gradient = gradient if same else Storage(self, leaf.nbytes, leaf.bucket)
 
     def result(self, frozen: int = 0) -> StepMemory:
         peak = Ledger(*self.peak_totals)

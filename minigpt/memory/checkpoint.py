@@ -1,0 +1,85 @@
+"""Gradient checkpointing on the tape: forget what a block saved, run the block again when backward needs it.
+
+    forward     keeps the block's inputs; every save inside it is only counted
+    backward    the first saved tensor asked for runs the block once more, with the saves kept this time
+
+What is recomputed is booked as temporary: it lives for one block's backward. As ``torch.utils.checkpoint`` does
+with ``use_reentrant=False``, the second run stops at the last save, and a recomputed tensor is let go as soon as
+the node that asked for it has run.
+
+Left out: the random number state that torch keeps with each block (5,056 bytes on a CPU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from minigpt.memory.tape import Storage, Tape, Value
+
+
+class Stop(Exception):
+    """The second run has saved all that the first did."""
+
+
+class Handle:
+    """What a node keeps in the place of a storage: which save of which block."""
+
+    __slots__ = ("block", "index")
+
+    def __init__(self, block: Checkpointed, index: int) -> None:
+        self.block, self.index = block, index
+
+    def unpack(self) -> Storage:
+        return self.block.take(self.index)
+
+
+class Checkpointed:
+    """One block between its forward and its backward. It lives as long as a node has a handle on it."""
+
+    def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], after: Callable) -> None:
+        self.tape, self.run, self.inputs, self.after = tape, run, inputs, after
+        self.name, self.saves = tape.block, 0
+        self.recomputed: list[Storage | None] | None = None
+        for value in inputs:
+            tape.save(value.storage)
+
+    def __del__(self) -> None:
+        for value in self.inputs:
+            self.tape.let_go(value.storage)
+
+    def count(self, storages: Sequence[Storage]) -> list[Handle]:
+        """What the first run does with its saves."""
+        first, self.saves = self.saves, self.saves + len(storages)
+        return [Handle(self, index) for index in range(first, self.saves)]
+
+    def keep(self, storages: Sequence[Storage]) -> Sequence[Storage]:
+        """What the second run does with them. Raises Stop at the last one."""
+        self.recomputed += storages
+        if len(self.recomputed) == self.saves:
+            raise Stop
+        return storages
+
+    def take(self, index: int) -> Storage:
+        if self.recomputed is None:
+            self._again()
+        storage, self.recomputed[index] = self.recomputed[index], None
+        return storage
+
+    def _again(self) -> None:
+        tape = self.tape
+        doing, tape.doing = tape.doing, f"{self.name}, run again"
+        self.recomputed, tape.keep = [], self.keep
+        try:
+            self.run(*self.inputs)
+        except Stop:
+            pass
+        tape.keep, tape.doing = tape.keep_saved, doing
+        self.after()
+
+
+def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], after: Callable) -> Value:
+    """``run(*inputs)`` without keeping what it saves; ``after()`` is called when it has run again."""
+    tape.keep = Checkpointed(tape, run, inputs, after).count
+    out = run(*inputs)
+    tape.keep = tape.keep_saved
+    return out
