@@ -35,9 +35,9 @@ def check_precision(precision: str) -> None:
 
 
 def weight_dtype(precision: str) -> torch.dtype:
-    """The dtype that trainable weights must have: float32 or bfloat16."""
+    """The dtype that trainable weights must have."""
     check_precision(precision)
-    return torch.float32 if PRECISIONS[precision].weights == 4 else torch.bfloat16
+    return torch.float32 if PRECISIONS[precision].weights == 4 else getattr(torch, PRECISIONS[precision].half)
 
 
 def autocast(precision: str, device: str | torch.device) -> torch.autocast:

@@ -71,6 +71,8 @@ class TrainPlan:
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; it must be less than steps, which is {self.steps}")
         check_precision(self.precision)
+        if self.precision == "fp16":
+            raise ValueError("precision is 'fp16', in which gradients vanish and moments overflow; take fp16-autocast")
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of step 0, 1, ... steps - 1."""

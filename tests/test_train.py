@@ -191,7 +191,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkey
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+def test_plain_fp16_is_refused():
+    with pytest.raises(ValueError, match="precision is 'fp16'.*take fp16-autocast"):
+        TrainPlan(steps=1, precision="fp16")
+
+
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "fp16"])
 def test_every_precision_learns(precision):
     model = tiny().to(weight_dtype(precision))
     history = run(model, [random_windows(TEXT, 2, 32)[0]] * 12, TrainPlan(steps=12, lr=1e-2, precision=precision))

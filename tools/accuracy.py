@@ -1,4 +1,4 @@
-"""Prediction against measurement, case by case: ``make accuracy``.
+"""Prediction against measurement, case by case, and against published readings of real GPUs: ``make accuracy``.
 
 Every case builds the real model (MiniGPT's code, or transformers'), trains it for two steps and meters the
 second; the prediction never sees it. Fake tensors run every case; real CPU tensors run a part of them too.
@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict
 from minigpt.model import GPTConfig
+from tools.published import compare_published, table
 
 
 def llama(**changes) -> dict:
@@ -148,6 +149,8 @@ def main() -> int:
     if every < 1:
         print(f"error: --every is {every}; it must be at least 1", file=sys.stderr)
         return 2
+    published = compare_published()
+    print(table(published) + "\n")
     full, adapted = cases(), adapter_cases()
     runs = [("full, fake tensors", case, "fake") for case in full]
     runs += [("full, real tensors", case, "cpu") for case in full[::every]]
@@ -167,7 +170,10 @@ def main() -> int:
             print(f"{row}  {where}")
             held &= shares[worst] == 0 if name in ("weights", "gradients", "optimizer") else shares[worst] < 0.01
     print("weights, gradients and optimizer exact, activations and peak within 1%: " + ("yes" if held else "NO"))
-    return 0 if held else 1
+    reached = [abs(row.error) for row in published if row.predicted is not None]
+    close = median(reached) < 0.03 and max(reached) < 0.1
+    print("published readings within 3% in the median and 10% at worst: " + ("yes" if close else "NO"))
+    return 0 if held and close else 1
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ HELP = {
     "checkpointing": "what is run again in backward instead of kept",
     "use_cache": "transformers' key-value cache",
     "upcast": "the loss copies 16-bit logits to float32",
+    "card": "whose kernels run, such as T4; without one, a CPU's",
     "accumulation": "forward and backward passes before one step",
 }
 
@@ -48,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
             help_text = f"{HELP[field.name]}{allowed} (default: {default})"
-            parser.add_argument(option, type=type(default), default=default, metavar="VALUE", help=help_text)
+            kind = str if default is None else type(default)
+            parser.add_argument(option, type=kind, default=default, metavar="VALUE", help=help_text)
     options = vars(parser.parse_args(arguments))
     try:
         architecture = Architecture.of(options.pop("model"))

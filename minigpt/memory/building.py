@@ -46,7 +46,7 @@ def _minigpt(config, plan: TrainingPlan) -> nn.Module:
     if plan.method == "qlora":
         from minigpt.nf4 import quantize_model
 
-        quantize_model(model, double_quantization=plan.double_quantization, compute_dtype=torch.bfloat16)
+        quantize_model(model, double_quantization=plan.double_quantization, compute_dtype=_half(plan))
         if plan.kbit_preparation:
             _upcast(model)
     from minigpt.lora import inject
@@ -102,7 +102,7 @@ def _quantize(model: nn.Module, plan: TrainingPlan) -> None:
             continue
         options = dict(quant_type="nf4", compress_statistics=plan.double_quantization)
         four_bit = Linear4bit(
-            linear.in_features, linear.out_features, linear.bias is not None, torch.bfloat16, device="meta", **options
+            linear.in_features, linear.out_features, linear.bias is not None, _half(plan), device="meta", **options
         )
         weight = Params4bit(linear.weight.data, requires_grad=False, module=four_bit, **options)
         four_bit.weight, four_bit.bias = weight.to(linear.weight.device), linear.bias
@@ -118,7 +118,7 @@ def _modules(plan: TrainingPlan):
 def _upcast(model: nn.Module) -> None:
     """What prepare_model_for_kbit_training does: float32 for every 16-bit parameter that is left."""
     for parameter in model.parameters():
-        if parameter.dtype == torch.bfloat16:
+        if parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()
 
 
@@ -149,7 +149,12 @@ def make_optimizer(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimiz
 
 
 def _base_dtype(plan: TrainingPlan) -> torch.dtype:
-    return torch.float32 if plan.regime.weights == 4 else torch.bfloat16
+    return torch.float32 if plan.regime.weights == 4 else _half(plan)
+
+
+def _half(plan: TrainingPlan) -> torch.dtype:
+    """The plan's 16-bit format: 4-bit weights are computed in it whatever the rest has."""
+    return getattr(torch, plan.regime.half)
 
 
 @contextlib.contextmanager

@@ -239,9 +239,10 @@ class Forward:
         keys, values = self._repeat(k), self._repeat(v)
         weights = ops.scale(tape, self._scores(q, keys))
         weights = ops.add(tape, weights, mask)
-        if self.a.family != "gpt2":
-            weights = ops.cast(tape, weights, 4)
-        weights = ops.softmax(tape, weights)
+        if self.a.family == "gpt2":
+            weights = ops.softmax(tape, weights)
+        else:
+            weights = ops.softmax_in_float32(tape, weights, self.plan.regime.half == "float16")
         weights = ops.cast(tape, weights, v.itemsize if self.a.family == "gpt2" else q.itemsize)
         y = self._weigh(weights, values)
         return ops.copy(tape, y, gradient_copied=self.batch_moves) if self.heads_move else y

@@ -8,6 +8,9 @@ Sources: ``vram`` is the total that nvidia-smi prints (in MiB), as in public log
 where it is on by default. ``bandwidth`` is NVIDIA's data sheet. Formats follow from the compute capability:
 float16 from 7.0 on among the cards here, bfloat16 from 8.0 on (what torch.cuda.is_bf16_supported asks for).
 
+``workspace`` is what torch gives each cuBLAS handle, from the allocator, at its first matrix product: 32 MiB on compute
+capability 9.0, and elsewhere two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp).
+
 Left out: cards with several memory sizes under one name, Multi-Instance GPU slices, other makers.
 """
 
@@ -31,6 +34,11 @@ class GPU:
     def formats(self) -> tuple[str, ...]:
         """The 16-bit formats that the card computes in without emulation."""
         return ("float16", "bfloat16") if self.capability >= (8, 0) else ("float16",)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that torch gives each cuBLAS handle. A training step has two: the forward's thread and backward's."""
+        return 32 * MIB if self.capability[0] == 9 else 2 * 4 * MIB + 16 * 8 * 1024
 
     @property
     def withheld(self) -> int:

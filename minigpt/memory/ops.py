@@ -59,7 +59,21 @@ def tanh(tape: Tape, x: Value) -> Value:
 
 
 def softmax(tape: Tape, x: Value) -> Value:
-    return _like(tape, "softmax", x, saves_output=True)
+    """CUDA's backward makes gradient times output first."""
+    return _like(tape, "softmax", x, saves_output=True, scratch=int(tape.cuda))
+
+
+def softmax_in_float32(tape: Tape, x: Value, half: bool) -> Value:
+    """F.softmax(x, dtype=float32). CUDA casts float16 on the way, forward and backward, and no other format."""
+    if not (tape.cuda and half and x.itemsize == 2):
+        return softmax(tape, cast(tape, x, 4))
+    out = Value(tape.new(4 * x.numel), x.numel, 4)
+
+    def backward(edges, gradient):
+        product = tape.new(gradient.nbytes)  # noqa: F841  gradient times output, until this returns
+        return tape.fresh(edges)
+
+    return tape.record("softmax", [x], out, [out.storage], backward)
 
 
 def power(tape: Tape, x: Value) -> Value:

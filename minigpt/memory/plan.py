@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minigpt.memory.gpus import GPUS
 from minigpt.values import check_choice, check_counts, check_flags
 
 
@@ -22,6 +23,7 @@ class Precision:
     moments: int  # bytes a parameter: m and v together
     autocast: str | None  # 16-bit dtype that matrix products are cast to on the fly, or None
     who: str  # where it is met
+    half: str = "bfloat16"  # the 16-bit format that weights have, if they have 2 bytes
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -37,6 +39,7 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(4, 4, 0, 8, None, "PyTorch's default"),
     "bf16": Precision(2, 2, 0, 4, None, "everything in bfloat16: model.to(torch.bfloat16), torchtune, peft's table"),
+    "fp16": Precision(2, 2, 0, 4, None, "a frozen base on cards without bfloat16, such as the T4", "float16"),
     "bf16-adam32": Precision(2, 2, 0, 8, None, "bfloat16 weights and gradients, float32 moments"),
     "bf16-autocast": Precision(4, 4, 0, 8, "bfloat16", "torch.autocast over float32 weights: Trainer(bf16=True)"),
     "fp16-autocast": Precision(4, 4, 0, 8, "float16", "torch.autocast and a GradScaler: Trainer(fp16=True)"),
@@ -58,7 +61,7 @@ ALLOWED = {
 
 
 MOST_PASSES = 1000  # every pass is gone through, so a larger accumulation would not return
-ADAPTED = "fp32, bf16, bf16-autocast, fp16-autocast"
+ADAPTED = "fp32, bf16, fp16, bf16-autocast, fp16-autocast"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,7 @@ class TrainingPlan:
     use_cache: bool = False  # transformers' key-value cache, its default in training too; Trainer turns it off
     upcast: bool = True  # the loss makes a float32 copy of 16-bit logits
     accumulation: int = 1  # forward and backward passes before one optimizer step
+    card: str | None = None  # whose kernels run, one of minigpt.memory.gpus.GPUS; None: a CPU's
 
     def __post_init__(self) -> None:
         check_counts(batch=self.batch, seq_len=self.seq_len, rank=self.rank)
@@ -90,6 +94,8 @@ class TrainingPlan:
             check_choice(allowed, **{name: getattr(self, name)})
         flags = ("double_quantization", "kbit_preparation", "use_cache", "upcast")
         check_flags(**{name: getattr(self, name) for name in flags})
+        if self.card is not None:
+            check_choice(tuple(GPUS), card=self.card)
         if self.use_cache and self.checkpointing != "none":
             raise ValueError(f"use_cache is True; with checkpointing {self.checkpointing!r} transformers turns it off")
         if not isinstance(self.targets, str):

@@ -8,7 +8,9 @@ optimizer's state is there before the step begins.
 
 and its three usual instants are the backward of the log-softmax, a block's backward, and the optimizer's step.
 
-Left out: the allocator's rounding and fragmentation, the CUDA context, kernels' own scratch, and the few
+With ``plan.card`` the kernels are CUDA's: cuBLAS's workspaces are booked, and the softmax as CUDA does it.
+
+Left out: the allocator's rounding and fragmentation, the CUDA context, the scratch of other kernels, and the few
 kilobytes that position bookkeeping allocates. Pure Python: this imports no torch.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.forward import INT64, Forward
+from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.tape import GRADIENTS, OPTIMIZER, WEIGHTS, Storage, Tape
 
@@ -35,7 +38,9 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
             "other kernels: set resid_pdrop, embd_pdrop and attn_pdrop to 0"
         )
     check_fit(architecture, plan)
-    tape = Tape()
+    card = GPUS[plan.card] if plan.card else None
+    tape = Tape(cuda=card is not None)
+    workspaces = [tape.new(card.workspace) for _ in range(2)] if card else []
     forward = Forward(tape, architecture, plan)
     trained = forward.linear.trained
     state = _optimizer_state(tape, trained, plan)
@@ -51,7 +56,7 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     tape.phase = "step"
     _optimizer_step(tape, trained, plan)
     result = tape.result(frozen=forward.linear.frozen_bytes() + sum(storage.nbytes for storage in buffers))
-    del loss, outputs, state
+    del loss, outputs, state, workspaces
     return result
 
 

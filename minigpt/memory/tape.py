@@ -97,7 +97,8 @@ class Value:
 class Tape:
     """The running account of one step. All sizes are bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, cuda: bool = False) -> None:
+        self.cuda = cuda  # whether CUDA's kernels run, where they differ from a CPU's
         self.phase = "before"
         self.block = self.doing = ""  # where in the model, and which operation
         self.totals = [0] * len(BUCKETS)

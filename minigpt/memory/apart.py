@@ -1,0 +1,195 @@
+"""Measuring in a process of its own, where nothing of this one counts.
+
+A process that has done other work measures that work too: a caught error's traceback keeps the tensors of every frame
+that it went through, a notebook's ``Out[]`` keeps results, a GPU keeps workspaces, and one library can change another
+for as long as the process lives (Unsloth does, on import). A fresh process has none of that.
+
+    measure_apart(config, plan)                                    one step, as ``measure`` does it
+    run_apart({"a": measuring(config, plan), "b": Call("minigpt.real:fine_tune", {...})}, at_once=2)
+
+The call goes out as JSON on the child's input; the answer comes back in a file, so that no banner that a library prints
+can get into it. What the child prints is kept for error messages. A child downloads nothing (``HF_HUB_OFFLINE``), takes
+as many threads as torch has here, and works in an empty folder. It costs what its imports cost: some seconds.
+
+Left out: other machines, and children that live on for a second call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+import minigpt
+from minigpt.memory.buckets import Ledger, StepMemory
+from minigpt.memory.plan import TrainingPlan
+from minigpt.model import GPTConfig
+from minigpt.readings import write_atomically
+from minigpt.values import check_counts, check_flags, is_number
+
+KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, StepMemory, TrainingPlan)}  # what travels beside JSON
+KIND = "minigpt kind"
+OUTPUT, ANSWER = "output.txt", "answer.json"  # in the child's folder
+LAST_LINES = 12  # of a failed child's output, in the error
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, "package.module:name", and its keyword arguments: what JSON holds, torch's dtypes, and KINDS."""
+
+    function: str
+    arguments: dict = field(default_factory=dict)
+
+
+def measure_apart(model, plan: TrainingPlan, device: str = "cpu", *, timeout: float = 300) -> StepMemory:
+    """``measure(model, plan, device)`` in a process of its own.
+
+    ``model`` is a GPTConfig, a known name or the contents of a config.json. Raises what ``run_apart`` raises.
+    """
+    return run_apart({"measure": measuring(model, plan, device)}, timeout=timeout)["measure"]
+
+
+def measuring(model, plan: TrainingPlan, device: str = "cpu") -> Call:
+    """The call of ``measure``, for ``run_apart``."""
+    return Call("minigpt.memory.measure:measure", {"model": model, "plan": plan, "device": device})
+
+
+def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300, keep_errors: bool = False) -> dict:
+    """Run every call in its own process, ``at_once`` at a time; {name: what the function returned}, in their order.
+
+    Raises the child's ValueError, RuntimeError with the child's last lines for any other failure, and TimeoutError
+    after ``timeout`` seconds in one child; with ``keep_errors`` such an error stands in the place of its result.
+    However this ends, an interrupt included, no child is left.
+    """
+    check_counts(at_once=at_once)
+    check_flags(keep_errors=keep_errors)
+    if not is_number(timeout) or not timeout > 0:
+        raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0")
+    texts = {name: _encode(name, call) for name, call in calls.items()}
+    waiting, running, results = list(texts), {}, {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name = waiting.pop(0)
+                running[name] = _Child(name, texts[name], timeout)
+            time.sleep(0.02)
+            for name in [name for name, child in running.items() if child.ended()]:
+                try:
+                    results[name] = running.pop(name).result()
+                except (ValueError, RuntimeError, TimeoutError) as error:
+                    if not keep_errors:
+                        raise
+                    results[name] = error
+    finally:
+        for child in running.values():
+            child.close()
+    return {name: results[name] for name in calls}
+
+
+class _Child:
+    """One running process, and the folder that it works in."""
+
+    def __init__(self, name: str, text: str, timeout: float) -> None:
+        self.name, self.timeout, self.late = name, timeout, False
+        self.folder = tempfile.TemporaryDirectory(prefix="apart-", ignore_cleanup_errors=True)
+        root = str(Path(minigpt.__file__).resolve().parent.parent)  # Colab's notebooks carry the package
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        threads = str(torch.get_num_threads())
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+        self.deadline = time.monotonic() + timeout
+        with open(Path(self.folder.name, OUTPUT), "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "minigpt.memory.apart"], cwd=self.folder.name, env=env,
+                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            self.process.stdin.write(text.encode())
+            self.process.stdin.close()
+        except BrokenPipeError:  # it has died already; its output says why
+            pass
+
+    def ended(self) -> bool:
+        self.late = time.monotonic() > self.deadline
+        return self.late or self.process.poll() is not None
+
+    def result(self):
+        """What the function returned; call it after the end, once."""
+        try:
+            answer = Path(self.folder.name, ANSWER)
+            if answer.exists():
+                content = json.loads(answer.read_text(encoding="utf8"), object_hook=_decode)
+                if "result" in content:
+                    return content["result"]
+                if content["error"] == "ValueError":
+                    raise ValueError(content["text"])
+                raise RuntimeError(f"{self.name} failed: {content['error']}: {content['text']}{self._last_lines()}")
+            if self.late:
+                raise TimeoutError(f"{self.name} was stopped after {self.timeout:g} seconds{self._last_lines()}")
+            raise RuntimeError(f"{self.name} ended with exit status {self.process.returncode}{self._last_lines()}")
+        finally:
+            self.close()
+
+    def _last_lines(self) -> str:
+        text = Path(self.folder.name, OUTPUT).read_text(encoding="utf8", errors="replace")
+        lines = [line.split("\r")[-1] for line in text.rstrip().split("\n")]  # of a progress bar: how it ended
+        return "\n".join(["; its last lines:", *lines[-LAST_LINES:]]) if text.strip() else "; it printed nothing"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+def _encode(name: str, call: Call) -> str:
+    """JSON; raises ValueError, naming the call, for an argument that cannot travel."""
+    try:
+        return json.dumps({"function": call.function, "arguments": call.arguments}, default=_plain, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the call of {call.function} for {name!r} cannot be sent: {error}") from None
+
+
+def _plain(value) -> dict:
+    """One of KINDS as a dictionary; what lies inside it comes here by itself."""
+    if isinstance(value, torch.dtype):
+        return {KIND: "dtype", "name": str(value).removeprefix("torch.")}
+    if type(value) not in KINDS.values():
+        raise TypeError(f"{type(value).__name__} is neither JSON nor one of {', '.join(KINDS)}")
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {KIND: type(value).__name__, **fields}
+
+
+def _decode(content: dict):
+    if KIND not in content:
+        return content
+    if content[KIND] == "dtype":
+        return getattr(torch, content["name"])
+    if "events" in content:  # JSON has lists only
+        content["events"] = tuple(map(tuple, content["events"]))
+    return KINDS[content.pop(KIND)](**content)
+
+
+def main() -> None:
+    """In the child: do the call on standard input, and leave what it gave in the working folder."""
+    answer = Path(ANSWER).resolve()
+    call = json.loads(sys.stdin.buffer.read(), object_hook=_decode)
+    module, _, name = call["function"].partition(":")
+    try:
+        text = json.dumps({"result": getattr(import_module(module), name)(**call["arguments"])}, default=_plain)
+    except Exception as error:
+        traceback.print_exc()
+        text = json.dumps({"error": type(error).__name__, "text": str(error)})
+    write_atomically(answer, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Prediction against memory that others measured on real GPUs and published: ``make accuracy`` prints it.
+
+``tests/readings/published.csv`` holds the readings with their sources. Each is either predicted from its configuration
+alone, or named with the reason why it is not. No constant is fitted to a row: what a card or a library adds (cuBLAS's
+workspaces, CUDA's softmax, the second copy of a dequantized weight) is a rule with a source, applied to all.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from minigpt.memory import TrainingPlan, predict
+from minigpt.memory.tape import WEIGHTS, Tape
+from minigpt.memory.units import GB, GIB, MIB
+from tools import litgpt
+
+PUBLISHED = Path(__file__).parent.parent / "tests" / "readings" / "published.csv"
+HALF = 2  # bytes
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One published reading. ``predicted`` is None where ``reason`` says why. Bytes."""
+
+    id: str
+    group: str
+    what: str
+    published: float
+    predicted: int | None
+    reason: str = ""
+
+    @property
+    def error(self) -> float:
+        """The share that the prediction is above the reading."""
+        return self.predicted / self.published - 1
+
+
+def published_rows(path: str | Path = PUBLISHED) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf8") as file:
+        return list(csv.DictReader(file))
+
+
+def compare_published() -> list[Compared]:
+    """Every row of the file, in its order; rows of one repository make a group."""
+    return [GROUPS[row["id"].split("-")[0]](row) for row in published_rows()]
+
+
+def _unreached(row: dict[str, str], group: str, reason: str) -> Compared:
+    published = float(row["reported_gb"]) * {"GB": GB, "GiB": GIB}[row["unit"]]
+    return Compared(row["id"], group, _what(row), published, None, reason)
+
+
+def _what(row: dict[str, str]) -> str:
+    shape = f"{row['batch']}x{row['seq']}" if row["seq"].isdigit() else ""
+    method = row["method"].split(" (")[0]
+    return " ".join(filter(None, (row["model"], method, row["weight_dtype"].split(" ")[0], shape)))
+
+
+def fitcheck(row: dict[str, str]) -> Compared:
+    """scripts/measure.py of Anassbzdd/fitcheck: peft on a T4, every block checkpointed, outputs held."""
+    if row["kind"] != "allocated":
+        return _unreached(row, "fitcheck", "reserved: depends on how the allocator's segments fill over the run")
+    attention = "eager" if row["attention"] == "eager" else "sdpa"
+    plan = TrainingPlan(
+        method=row["method"].lower(), precision="fp16", batch=int(row["batch"]), seq_len=int(row["seq"]),
+        rank=int(row["rank"]), targets=row["targets"], double_quantization=False, attention=attention,
+        checkpointing="full", holds="outputs", card="T4",
+    )  # fmt: skip
+    mib = float(re.search(r"original ([\d.]+) MiB alloc", row["notes"])[1])  # reported_gb is rounded
+    what = f"{_what(row)} {attention}"
+    return Compared(row["id"], "fitcheck", what, mib * MIB, predict(row["model"].lower(), plan).peak.total)
+
+
+def lightning(row: dict[str, str]) -> Compared:
+    """LitGPT's resource tables: a step of its own code, or the weights of generation."""
+    if "FSDP" in row["notes"]:
+        return _unreached(row, "LitGPT", "two GPUs: sharding is not in predict")
+    if row["method"].startswith("adapter"):
+        return _unreached(row, "LitGPT", "LLaMA-Adapter is not a method of the plan")
+    bits = row["weight_dtype"]
+    if row["seq"]:
+        predicted = litgpt.predict(row["model"], int(row["batch"]), int(row["seq"]), bits).peak.total
+    else:
+        predicted = _generating(row["model"], bits)
+    return Compared(row["id"], "LitGPT", _what(row), float(row["reported_gb"]) * GB, predicted)
+
+
+def _generating(model: str, bits: str) -> int:
+    """Weights, and for 4 bits the largest one dequantized twice; the key-value cache of a few tokens left out."""
+    lit = litgpt.LitGPT(Tape(), litgpt.SHAPES[model], batch=1, seq_len=1, bits=bits)
+    adapters = HALF * sum(lit.trained)
+    largest = max(lit.packed.values(), default=0)
+    return lit.tape.totals[WEIGHTS] - adapters + 2 * HALF * largest
+
+
+def peft(row: dict[str, str]) -> Compared:
+    """peft's method comparison: what is allocated after a step, which its notes give beside the reserve."""
+    after = re.search(r"after-step ALLOCATED avg ([\d.]+) GiB", row["notes"])
+    if row["method"] == "tinylora-default":
+        return _unreached(row, "peft", "TinyLoRA is not a method of the plan")
+    full = row["method"] == "full"
+    plan = TrainingPlan(
+        precision="bf16", **({} if full else dict(method="lora", rank=int(row["rank"]), targets="q,v")),
+    )  # fmt: skip
+    static = predict("llama-3.2-3b", plan).ledger.persistent
+    return Compared(row["id"], "peft", f"{_what(row)} after the step", float(after[1]) * GIB, static)
+
+
+def _because(group: str, reason: str) -> Callable[[dict[str, str]], Compared]:
+    return lambda row: _unreached(row, group, reason)
+
+
+GROUPS = {
+    "fitck": fitcheck,
+    "litgpt": lightning,
+    "peftM": peft,
+    "swift": _because("ms-swift", "the table does not say whether it is allocated or reserved memory"),
+    "tune": _because("torchtune", "its own kernels and packing; lengths of the unpacked batches are not given"),
+    "fsdpq": _because("fsdp_qlora", "two GPUs: sharding is not in predict"),
+    "liger": _because("Liger", "one kernel, not a training step"),
+}
+
+
+def table(rows: list[Compared]) -> str:
+    """What was compared: each row, then each group's median and worst, then what was not and why."""
+    lines = [f"{'published reading':<52} {'predicted':>11} {'published':>11} {'error':>8}"]
+    reached = [row for row in rows if row.predicted is not None]
+    for row in reached:
+        sizes = f"{row.predicted / GIB:>7.3f} GiB {row.published / GIB:>7.3f} GiB {row.error:>+8.2%}"
+        lines.append(f"{row.id + ' ' + row.what:<52.52} {sizes}")
+    lines.append(f"\n{'group':<12} {'rows':>5} {'median':>8} {'worst':>8}  worst row")
+    for group in dict.fromkeys(row.group for row in reached):
+        chosen = [row for row in reached if row.group == group]
+        worst = max(chosen, key=lambda row: abs(row.error))
+        middle = median(abs(row.error) for row in chosen)
+        lines.append(f"{group:<12} {len(chosen):>5} {middle:>8.2%} {worst.error:>+8.2%}  {worst.id} {worst.what}")
+    lines.append(f"\n{'not predicted':<12} {'rows':>4}  why")
+    for group, reason in dict.fromkeys((row.group, row.reason) for row in rows if row.predicted is None):
+        ids = [row.id for row in rows if (row.group, row.reason) == (group, reason)]
+        lines.append(f"{group:<12} {len(ids):>5}  {reason} ({ids[0]}{' ... ' + ids[-1] if len(ids) > 1 else ''})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(compare_published()))
