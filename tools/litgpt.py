@@ -142,14 +142,18 @@ class LitGPT:
         return ops.linear(self.tape, x, self.weights[name], n_out, self.weights.get(name + ".bias"))
 
     def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
-        tape, nbytes = self.tape, HALF * self.packed[name]
-        twice = [tape.new(nbytes) for _ in range(2)]
-        out = Value(tape.new(x.numel * n_out // (self.packed[name] // n_out) * HALF), 0, HALF)
-        out.numel = out.storage.nbytes // HALF
-        del twice
+        tape, numel = self.tape, self.packed[name]
+
+        def dequantize() -> Storage:
+            half = tape.new(HALF * numel)  # noqa: F841  float16, until it is bfloat16
+            return tape.new(HALF * numel)
+
+        weight, n = dequantize(), x.numel * n_out // numel * n_out
+        out = Value(tape.new(HALF * n), n, HALF)
+        del weight
 
         def backward(edges, gradient):
-            twice = [tape.new(nbytes) for _ in range(2)]  # noqa: F841  live until this returns
+            weight = dequantize()  # noqa: F841  lives until this returns
             return tape.fresh(edges)
 
         return tape.record("linear, 4 bits", [x], out, [x.storage], backward)
