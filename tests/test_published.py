@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.architecture import KNOWN
 from minigpt.memory.gpus import GPUS
+from minigpt.model import GPTConfig
 from tools.published import compare_published, published_rows, table
 
 ROWS = compare_published()
@@ -44,12 +47,28 @@ def test_what_a_card_adds(attention, scores):
     assert peaks[1] - peaks[0] == 2 * GPUS["T4"].workspace + scores
 
 
+def test_a_layer_norm_on_cuda_keeps_float32_statistics():
+    """Two norms a block, and one at the end; a mean and a reciprocal deviation a row: 2 bytes on a CPU, 4 on CUDA."""
+    plan = dict(precision="bf16", batch=2, seq_len=64)
+    config = GPTConfig.preset("nano")
+    saved = [predict(config, TrainingPlan(card=card, **plan)).ledger.activations for card in (None, "T4")]
+    assert saved[1] - saved[0] == 2 * (4 - 2) * 2 * 64 * (2 * config.n_layer + 1)
+
+
 COUNTED = {row["model"].lower(): int(row["params"]) for row in published_rows() if row["model"].lower() in KNOWN}
 
 
 @pytest.mark.parametrize("model", COUNTED)
 def test_the_parameters_of_a_published_model_are_counted_right(model):
     assert Architecture.of(model).parameters == COUNTED[model]
+
+
+def test_the_readme_says_how_close():
+    text = " ".join((Path(__file__).parent.parent / "README.md").read_text(encoding="utf8").split())
+    for group, card in (("fitcheck", "T4, 41 steps"), ("LitGPT", "A100, 15 rows"), ("peft", "L40S, 2 rows")):
+        worst = max(abs(row.error) for row in REACHED if row.group == group)
+        said = float(re.search(rf"{card}, within ([\d.]+)%", text)[1])
+        assert said - 0.1 < 100 * worst <= said
 
 
 def test_the_table_names_every_group():

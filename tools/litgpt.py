@@ -8,7 +8,8 @@ Every switch is the one behind LitGPT's tutorials/resource-tables.md: torch 2.1,
     bitsandbytes 0.41 saves each 4-bit layer's input, and dequantizes twice: to float16, then to bfloat16
     the head is in 4 bits too; paged moments lie outside torch's allocator where a tensor has 100,000 elements
 
-Source: Lightning-AI/litgpt 0.2.0, lora.py, model.py, finetune/lora.py; bitsandbytes 0.41.1, autograd/_functions.py.
+Source: litgpt 0.2.0 (lora.py, model.py, finetune/lora.py), the oldest on PyPI; bitsandbytes 0.41.1
+(autograd/_functions.py, nn/modules.py). The tables are of October 2023, made with a version before it.
 Left out: the kernels' scratch, cuDNN's workspace for the grouped convolution.
 """
 

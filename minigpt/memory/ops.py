@@ -183,9 +183,9 @@ def embedding(tape: Tape, indices: Value, table: Value, width: int) -> Value:
 
 
 def layer_norm(tape: Tape, x: Value, weight: Value, rows: int, bias: Value | None = None) -> Value:
-    """Saves its input, and a mean and a reciprocal deviation for each row."""
+    """Saves its input, and a mean and a reciprocal deviation for each row; CUDA has these in float32 always."""
     out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    statistics = [tape.new(rows * x.itemsize), tape.new(rows * x.itemsize)]
+    statistics = [tape.new(rows * (4 if tape.cuda else x.itemsize)) for _ in range(2)]
     inputs = [x, weight] + ([bias] if bias is not None else [])
     return tape.record("layer_norm", inputs, out, [x.storage, *statistics])
 

@@ -8,7 +8,7 @@ optimizer's state is there before the step begins.
 
 and its three usual instants are the backward of the log-softmax, a block's backward, and the optimizer's step.
 
-With ``plan.card`` the kernels are CUDA's: cuBLAS's workspaces are booked, and the softmax as CUDA does it.
+With ``plan.card`` the kernels are CUDA's: cuBLAS's workspaces are booked, and softmax and LayerNorm as CUDA has them.
 
 Left out: the allocator's rounding and fragmentation, the CUDA context, the scratch of other kernels, and the few
 kilobytes that position bookkeeping allocates. Pure Python: this imports no torch.
