@@ -103,7 +103,7 @@ def cases() -> list[Case]:
 
 
 def adapter_cases() -> list[Case]:
-    """LoRA and QLoRA: peft and bitsandbytes on Hugging Face models, this course's own on MiniGPT."""
+    """LoRA, rsLoRA, DoRA, each on 4 bits too: peft and bitsandbytes on Hugging Face models, our own on MiniGPT."""
     lora = [
         dict(precision=precision, targets=targets)
         for precision, targets in product(("fp32", "bf16", "bf16-autocast"), ("all-linear", "q,v"))
@@ -120,7 +120,26 @@ def adapter_cases() -> list[Case]:
     ]
     qlora += [dict(precision="bf16", targets="up,down"), dict(precision="bf16", rank=16, optimizer="adamw8bit")]
     qlora += [dict(precision="bf16", kbit_preparation=prepared, checkpointing="full") for prepared in (True, False)]
-    switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora]
+    few = dict(batch=1, seq_len=8)  # few tokens: what is made of a weight for a moment is the peak
+    variants = [
+        dict(method="lora", variant="dora", precision=precision, targets=targets, **tokens)
+        for precision, targets in product(("fp32", "bf16", "bf16-autocast"), ("all-linear", "q,v"))
+        for tokens in ({}, few)
+    ]
+    variants += [
+        dict(method="qlora", variant="dora", precision=precision, double_quantization=double, **tokens)
+        for precision, double in product(("bf16", "bf16-autocast"), (True, False))
+        for tokens in ({}, few)
+    ]
+    variants += [
+        dict(method="lora", variant="dora", precision="bf16", adapter_dtype="same"),
+        dict(method="qlora", variant="dora", precision="bf16", kbit_preparation=False, targets="up,down", **few),
+        dict(method="lora", variant="rslora"), dict(method="qlora", variant="rslora", precision="bf16"),
+        dict(method="qlora", precision="bf16", **few), dict(method="qlora", precision="bf16-autocast", **few),
+        dict(method="lora", variant="dora", precision="bf16", checkpointing="full"),
+        dict(method="qlora", variant="dora", precision="bf16", checkpointing="full", **few),
+    ]  # fmt: skip
+    switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
     names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads")
     return [
         Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in names for switch in switches

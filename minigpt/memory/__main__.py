@@ -24,6 +24,7 @@ HELP = {
     "precision": "dtypes of weights, gradients and moments; with adapters, the base's",
     "rank": "of the adapters",
     "targets": "which matrices get an adapter: all-linear, or names such as q,v",
+    "variant": "the adapters' formula; rslora costs what lora does",
     "adapter_dtype": "the adapters' dtype",
     "double_quantization": "quantize the scales of 4-bit weights too",
     "kbit_preparation": "upcast what is not in 4 bits, as peft's prepare_model_for_kbit_training does",

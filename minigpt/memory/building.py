@@ -52,7 +52,7 @@ def _minigpt(config, plan: TrainingPlan) -> nn.Module:
     from minigpt.lora import inject
 
     dtype = torch.float32 if plan.adapter_dtype == "fp32" else _base_dtype(plan)
-    inject(model, plan.rank, targets=_modules(plan), adapter_dtype=dtype)
+    inject(model, plan.rank, targets=_modules(plan), kind=plan.variant, adapter_dtype=dtype)
     return model
 
 
@@ -75,7 +75,8 @@ def _hugging_face(config, plan: TrainingPlan, device: str) -> nn.Module:
         _quantize(model, plan)
         if plan.kbit_preparation:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    adapters = LoraConfig(r=plan.rank, target_modules=_modules(plan), task_type="CAUSAL_LM")
+    variant = dict(use_rslora=plan.variant == "rslora", use_dora=plan.variant == "dora")
+    adapters = LoraConfig(r=plan.rank, target_modules=_modules(plan), task_type="CAUSAL_LM", **variant)
     model = get_peft_model(model, adapters, autocast_adapter_dtype=plan.adapter_dtype == "fp32")
     if plan.adapter_dtype == "same" and device == "fake":  # peft leaves adapters on the meta device as they were made
         for parameter in model.parameters():

@@ -13,6 +13,7 @@ Left out: the random number state that torch keeps with each block (5,056 bytes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import ref
 
 from minigpt.memory.tape import Storage, Tape, Value
 
@@ -24,7 +25,7 @@ class Stop(Exception):
 class Handle:
     """What a node keeps in the place of a storage: which save of which block."""
 
-    __slots__ = ("block", "index")
+    __slots__ = ("block", "index", "__weakref__")
 
     def __init__(self, block: Checkpointed, index: int) -> None:
         self.block, self.index = block, index
@@ -38,7 +39,8 @@ class Checkpointed:
 
     def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], after: Callable) -> None:
         self.tape, self.run, self.inputs, self.after = tape, run, inputs, after
-        self.name, self.saves = tape.block, 0
+        self.name = tape.block
+        self.saves: list[ref[Handle]] = []
         self.recomputed: list[Storage | None] | None = None
         for value in inputs:
             tape.save(value.storage)
@@ -49,13 +51,16 @@ class Checkpointed:
 
     def count(self, storages: Sequence[Storage]) -> list[Handle]:
         """What the first run does with its saves."""
-        first, self.saves = self.saves, self.saves + len(storages)
-        return [Handle(self, index) for index in range(first, self.saves)]
+        handles = [Handle(self, len(self.saves) + i) for i in range(len(storages))]
+        self.saves += map(ref, handles)
+        return handles
 
     def keep(self, storages: Sequence[Storage]) -> Sequence[Storage]:
         """What the second run does with them. Raises Stop at the last one."""
-        self.recomputed += storages
-        if len(self.recomputed) == self.saves:
+        for storage in storages:
+            wanted = self.saves[len(self.recomputed)]() is not None  # its node may have died without a backward
+            self.recomputed.append(storage if wanted else None)
+        if len(self.recomputed) == len(self.saves):
             raise Stop
         return storages
 

@@ -137,14 +137,14 @@ def multiply(tape: Tape, a: Value, b: Value) -> Value:
     """a * b, elementwise; either may be broadcast or in lower precision."""
     out = max(a.numel, b.numel), max(a.itemsize, b.itemsize)
 
-    def side(edge, gradient):
-        if edge.target is None or edge.nbytes == gradient.nbytes:
-            return tape.gradient(edge)
-        product = tape.new(gradient.nbytes)  # noqa: F841  summed or cast into the gradient, then freed
-        return tape.gradient(edge)
-
     def backward(edges, gradient):
-        return [side(edge, gradient) for edge in edges]
+        final = [edge.target is None or edge.nbytes == gradient.nbytes for edge in edges]
+        made = [tape.gradient(edges[i]) if final[i] else tape.new(gradient.nbytes) for i in range(2)]
+        tape.recomputed.clear()  # the node has run
+        for i in range(2):
+            if not final[i]:  # once both products are made, the engine sums or casts this one into the gradient
+                made[i] = tape.gradient(edges[i])
+        return made
 
     return tape.record("multiply", [a, b], out, _saves(a, b), backward)
 

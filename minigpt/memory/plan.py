@@ -51,6 +51,7 @@ PRECISIONS = {
 ALLOWED = {
     "method": ("full", "lora", "qlora"),
     "precision": tuple(PRECISIONS),
+    "variant": ("lora", "rslora", "dora"),
     "adapter_dtype": ("fp32", "same"),
     "optimizer": ("adamw", "adamw8bit", "sgd"),
     "optimizer_loop": ("foreach", "single", "fused"),
@@ -74,6 +75,7 @@ class TrainingPlan:
     precision: str = "fp32"  # one of PRECISIONS; with adapters, the base's
     rank: int = 8  # r of the adapters
     targets: str = "all-linear"  # which matrices get one: all of the blocks', or names such as "q,v"
+    variant: str = "lora"  # the adapters' formula: "rslora" scales by 1 / sqrt(rank), "dora" learns each row's length
     adapter_dtype: str = "fp32"  # peft's default on any base; "same": the base's
     double_quantization: bool = True  # qlora: the scales are quantized too; transformers' default is False
     kbit_preparation: bool = True  # qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit
@@ -100,6 +102,8 @@ class TrainingPlan:
             raise ValueError(f"use_cache is True; with checkpointing {self.checkpointing!r} transformers turns it off")
         if not isinstance(self.targets, str):
             raise ValueError(f"targets is {self.targets!r}; it must be 'all-linear', or names such as 'q,v'")
+        if self.method == "full" and self.variant != "lora":
+            raise ValueError(f"variant is {self.variant!r}; method 'full' has no adapters: allowed with it: lora")
         if self.method != "full" and self.regime.float32_update:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
 

@@ -107,6 +107,7 @@ class Tape:
         self.peak_totals, self.peak_at = tuple(self.totals), ""
         self.events: list[tuple[str, int, int]] = []
         self._nodes = 0
+        self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
 
     def change(self, bucket: int, nbytes: int) -> None:
@@ -210,13 +211,15 @@ class Tape:
             node = heapq.heappop(ready)[1]
             self.doing = node.name
             incoming = pending.pop(node)
-            recomputed = [item.unpack() for item in node.saved if type(item) is not Storage]
+            handles = [item for item in node.saved if type(item) is not Storage]
+            self.recomputed = [handle.unpack() for handle in handles]
             gradients = node.backward(node.edges, *incoming)
             del incoming
-            for item in node.saved if not recomputed else ():
+            self.recomputed.clear()
+            for item in node.saved if not handles else ():
                 self.let_go(item)
             edges, node.edges, node.saved, node.backward = node.edges, (), (), None
-            item = recomputed = None
+            item = handles = None
             gradients.reverse()
             for edge in edges:
                 gradient, target = gradients.pop(), edge.target
