@@ -313,8 +313,10 @@ def test_call_watches_the_answer(answer, says):
 
 
 def test_call_accepts_steady_answers_of_many_kinds():
-    for value in (3, 2**70, "x", (1, [2.5]), {"a": torch.ones(2)}, float("nan"), Ledger(1), object):
+    odd = torch.tensor([float("nan"), float("inf"), 1.0])
+    for value in (3, 2**70, "x", (1, [2.5]), {"a": torch.ones(2)}, float("nan"), Ledger(1), object, odd):
         assert checks.same(checks.call(lambda value=value: value), value)
+    assert not checks.same(odd, torch.tensor([1.0, float("inf"), 1.0])) and not checks.same(odd, -odd)
     assert checks.call(lambda: None, none_ok=True) is None
     with refuses("called again"):
         checks.call(lambda: 2**60 + next(counter))  # equal as floats

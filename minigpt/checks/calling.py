@@ -66,7 +66,8 @@ def _run(name: str, function: Callable, args: tuple, kwargs: dict, by_hand: bool
 _asked: list[str] = []  # what a closed book was asked
 
 
-def _refuse(what: str):
+def refuse(what: str):
+    """Called by what a closed book must not answer: the student's answer has asked ``what``."""
     _asked.append(what)
     raise AssertionError(_not_by_hand())
 
@@ -75,10 +76,11 @@ def _not_by_hand() -> str:
     return f"the answer asks {_asked[0]} for the result; write the arithmetic yourself"
 
 
-def _closed(*args, **kwargs):  # stands in for a function's code, so it must find everything itself
-    from minigpt.checks.calling import _refuse
+def closed(*args, **kwargs):
+    """Stands in for a function, or for its code alone: so it must find everything itself."""
+    from minigpt.checks.calling import refuse
 
-    _refuse("the course's own arithmetic")
+    refuse("the course's own arithmetic")
 
 
 @contextlib.contextmanager
@@ -92,16 +94,16 @@ def _closed_book():
 
     _asked.clear()
     codes = {function: function.__code__ for function in (predict, measure, measure_module, measured)}
-    refuse_sums = property(lambda self: _refuse("the course's own arithmetic"))
+    refuse_sums = property(lambda self: refuse("the course's own arithmetic"))
     replaced = [
         (Architecture, "parameters", refuse_sums), (Architecture, "linear_parameters", refuse_sums),
-        (Architecture, "tensors", _closed), (Architecture, "block_tensors", _closed),
-        (Precision, "__getattribute__", lambda self, name: _refuse("the course's table of precisions")),
-        (torch.nn.Module, "__init__", lambda *args, **kwargs: _refuse("a model that it builds")),
+        (Architecture, "tensors", closed), (Architecture, "block_tensors", closed),
+        (Precision, "__getattribute__", lambda self, name: refuse("the course's table of precisions")),
+        (torch.nn.Module, "__init__", lambda *args, **kwargs: refuse("a model that it builds")),
     ]  # fmt: skip
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in replaced]
     for function in codes:
-        function.__code__ = _closed.__code__
+        function.__code__ = closed.__code__
     for owner, name, stand_in in replaced:
         setattr(owner, name, stand_in)
     try:

@@ -1,0 +1,301 @@
+"""Judging an NF4 quantizer that a student wrote: the truth is bitsandbytes on a CPU, code for code.
+
+    table(codebook, end)                  16 values from normal quantiles
+    blocks(quantize, shape, dtype, ...)   codes and absmax of a random weight
+    edges(quantize)                       weights halfway between two codes or next to it, and a block of zeros
+
+Where answer and truth differ, the answer is compared with what each known slip would give. While an answer runs, the
+course's own quantizer and all of bitsandbytes refuse; its tables are handed to the answer where it needs them.
+
+Left out: the codes of a block of zeros, which are free as long as they decode to zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from statistics import NormalDist
+
+import bitsandbytes.functional as bnb
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minigpt import nf4
+from minigpt.checks.calling import call, closed, refuse
+from minigpt.checks.comparing import close, show
+from minigpt.memory import linears
+
+COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
+          nf4.storage_bytes, linears.quantized_bytes)  # fmt: skip
+THEIR_TABLES = (bnb.get_4bit_type, bnb.create_normal_map)
+NF4 = bnb.get_4bit_type("nf4", device="cpu")  # (16,) float32
+HINTS = {  # part of what an answer's error says: what it means here
+    "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
+    "is invalid for input of size": "Not every number of weights divides by the block; the last may be short",
+    "must match the size of tensor": "A short last block, or an odd number of codes, leaves one of the two shorter",
+    "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
+}
+
+
+class _NoKernels(TorchDispatchMode):
+    """Every kernel of bitsandbytes refuses, however it was reached."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "bitsandbytes":
+            refuse("bitsandbytes")
+        return func(*args, **(kwargs or {}))
+
+
+def _closed_table(*args, **kwargs):  # stands in for a function's code, so it must find everything itself
+    from minigpt.checks.calling import refuse
+
+    refuse("bitsandbytes")
+
+
+def by_hand(function: Callable, *args):
+    """``call(..., by_hand=True)``, with the course's quantizer and bitsandbytes closed too; no NaN, no infinity."""
+    stand_ins = dict.fromkeys(COURSE, closed) | dict.fromkeys(THEIR_TABLES, _closed_table)
+    with contextlib.ExitStack() as stack:
+        for original, stand_in in stand_ins.items():
+            stack.callback(setattr, original, "__code__", original.__code__)
+            original.__code__ = stand_in.__code__
+        stack.enter_context(_NoKernels())
+        try:
+            once = call(function, *args, by_hand=True, twice=False)
+        except AssertionError as error:
+            for words, hint in HINTS.items():
+                if words in str(error):
+                    raise AssertionError(f"{error}. {hint}") from error
+            raise
+        parts = [part for part in (once if isinstance(once, (tuple, list)) else [once]) if isinstance(part, Tensor)]
+        if not all(((part - part) == 0).all().item() for part in parts):
+            raise AssertionError(
+                f"{function.__name__} gives NaN or infinity: from 0 * (1 / 0), or from the quantile of 0 or of 1"
+            )
+        return call(function, *args, by_hand=True)
+
+
+def random_weight(shape, dtype=torch.float32, seed: int = 0, size: float = 0.02) -> Tensor:
+    """Normal numbers of deviation ``size``."""
+    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def table(codebook: Callable, end: float) -> None:
+    """``codebook(end)``: (16,) float32, eight quantiles above zero, seven below, equal steps of probability."""
+    what = f"codebook({end:g})"
+    values = vector(by_hand(codebook, end), 16, torch.float32, what, {
+        15: "seven on each side and zero: one more is needed, above", 8: "only one side of zero",
+        17: "eight on each side and zero: one side has seven",
+    })  # fmt: skip
+    if not (values[1:] >= values[:-1]).all():
+        raise AssertionError(f"{what}: the values are not in ascending order")
+    if (values == 0).sum() == 0:
+        raise AssertionError(f"{what}: zero is not among the values; it must be, so that a weight of 0 stays 0")
+    if len(values.unique()) < 16:
+        raise AssertionError(f"{what}: {len(values.unique())} different values, 16 are asked for; does each side begin "
+                             "at probability 1/2, which is zero itself?")  # fmt: skip
+    right = torch.tensor(nf4.derive_code(end), dtype=torch.float64)
+    close(values, right, what, rtol=0, atol=5e-6, wrong=_table_mistakes(end, right))
+
+
+def _table_mistakes(end: float, right: Tensor) -> dict[str, Tensor]:
+    quantile = NormalDist().inv_cdf
+
+    def made(above: int, below: int, end: float = end) -> Tensor:
+        up = [quantile(0.5 + (end - 0.5) * k / above) for k in range(1, above + 1)]
+        down = [-quantile(0.5 + (end - 0.5) * k / below) for k in range(1, below + 1)]
+        return torch.tensor(sorted([*down, 0.0, *up]), dtype=torch.float64)
+
+    raw, (low, high) = made(8, 7), (-1 + torch.arange(8) / 7, torch.arange(1, 9) / 8)
+    other = {e: made(8, 7, e) for e in (0.9677083, 15 / 16, 31 / 32, 29 / 30, 0.95, 0.99, 0.999)}
+    return {
+        "the values are not divided by the largest; they must lie in [-1, 1]": raw,
+        "seven values above zero and eight below: it is the other way round": -right.flip(0),
+        "equal steps of the value; the steps are equal in probability": torch.cat([low, high]),
+        "eight steps on both sides: the seven values below stop short of the end": (
+            torch.tensor(sorted([*made(8, 8)[1:8].tolist(), *raw[7:].tolist()])) / raw.max()
+        ),
+        **{f"the end is {e:g}, whatever is asked for": x / x.max() for e, x in other.items() if e != end},
+    }
+
+
+# ---------------------------------------------------------------- quantize
+
+
+def blocks(
+    quantize: Callable, shape, dtype=torch.float32, block: int = 64, *, code: Tensor = NF4, size=0.02, seed=0
+) -> None:
+    """``quantize(weight, code, block)`` -> (codes, absmax) on a random weight; ``code`` may be another than NF4."""
+    what = f"a {str(dtype)[6:]} weight of {tuple(shape)}, blocks of {block}"
+    if code is not NF4:
+        what += f", a table of {len(code)} values"
+    _judge(quantize, random_weight(shape, dtype, seed, size), code, block, what)
+
+
+def edges(quantize: Callable) -> None:
+    """What random weights do not show: ties, the rounding of 1 / absmax, a block of zeros."""
+    middle = (NF4[1:].double() + NF4[:-1].double()) / 2
+    ties = middle[middle == middle.float()].float()  # absmax is 1, so each of these is x itself
+    _judge(quantize, torch.cat([torch.ones(1), ties]), NF4, 64, "weights halfway between two codes")
+    _judge(quantize, sensitive(), NF4, 64, "weights next to the middle of two codes")
+    weight, what = random_weight((4, 64), seed=5), "a weight whose second block is zeros"
+    weight[1] = 0
+    codes, absmax = _pair(by_hand(quantize, weight, NF4, 64), what)
+    codes, absmax = vector(codes, 256, torch.uint8, f"{what}: codes"), vector(absmax, 4, None, f"{what}: absmax")
+    if codes.max() > 15 or (NF4[codes[64:128].long()] * absmax[1]).any():
+        raise AssertionError(f"{what}: it does not decode to zeros")
+
+
+def sensitive() -> Tensor:
+    """Blocks (absmax, w, 0 ...): in float32, w * (1 / absmax) and w / absmax lie on two sides of a midpoint."""
+    absmax = random_weight(20000, seed=3).abs() + 0.02
+    pairs = []
+    for middle in (NF4[8] / 2, NF4[6] / 2):  # with zero as a neighbour, so a distance to either is exact
+        for ulps in range(-2, 3):
+            w = (middle * absmax).view(torch.int32).add(ulps).view(torch.float32)
+            found = (w * (1 / absmax) > middle) != (w / absmax > middle)
+            pairs.append(torch.stack([absmax[found], w[found]], dim=1)[:40])
+    return F.pad(torch.cat(pairs), (0, 62))
+
+
+def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: str) -> None:
+    n = weight.numel()
+    codes, absmax = _pair(by_hand(quantize, weight, code, block), what)
+    if code is NF4:
+        packed, state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
+        right, truth = unpacked(packed, n), state.absmax
+    else:
+        right, truth = rounded(weight, code, block)
+    _absmax(absmax, truth, weight, block, what)
+    codes = vector(codes, n, torch.uint8, f"{what}: codes", {len(truth) * block: "what pads the last block is in it",
+                   len(truth): "one for each block", (n + 1) // 2: "they are packed already"})  # fmt: skip
+    if (codes == right).all():
+        return
+    for mistake, slip in _slips(weight, code).items():
+        if (codes == rounded(weight, code, block, **slip)[0]).all():
+            raise AssertionError(f"{what}: {mistake} ({count(codes, right)})")
+    for mistake, wrong in {
+        "the codes run from the largest value down": len(code) - 1 - right.int(),
+        "absmax is dealt out with repeat; the 64 weights of a block stand together: repeat_interleave": _pick(
+            weight.reshape(-1).float() * (1 / truth).repeat(block)[:n], code
+        ),
+        "the index of a value in equal steps, as for integers; look for the nearest value of the table": (
+            (7 * weight.reshape(-1).float() / truth.repeat_interleave(block)[:n]).round() + 7
+        ),
+    }.items():
+        if (codes == wrong).float().mean() > 0.99:
+            raise AssertionError(f"{what}: {mistake} ({count(codes, right)})")
+    i = (codes != right).nonzero()[0].item()
+    raise AssertionError(f"{what}: {count(codes, right)}. The first is weight {i}, {weight.reshape(-1)[i]:.6g} in a "
+                         f"block of absmax {truth[i // block]:.6g}: yours {codes[i]}, right {right[i]}")  # fmt: skip
+
+
+def rounded(
+    weight: Tensor, code: Tensor, block: int = 64, *, scale=lambda rows: rows.abs().amax(1), divide=False,
+    dtype=torch.float32, right=False, shift=None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(codes, absmax) as bitsandbytes makes them, or with a slip."""
+    flat = weight.reshape(-1).to(dtype)
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = scale(rows)
+    x = rows / absmax[:, None] if divide else rows * (1 / absmax)[:, None]
+    x = x if dtype == torch.float64 else x.float()
+    codes = _pick(x, code, right) if shift is None else torch.bucketize(x.float(), code, right=shift < 0) + shift
+    return codes.view(-1)[: len(flat)].clamp(0, len(code) - 1).to(torch.uint8), absmax.float()
+
+
+def _pick(x: Tensor, code: Tensor, right: bool = False) -> Tensor:
+    """Midpoints below x: the nearest value; with ``right`` a tie takes the upper."""
+    return torch.bucketize(x, ((code[1:] + code[:-1]) / 2).to(x.dtype), right=right)
+
+
+def _slips(weight: Tensor, code: Tensor) -> dict[str, dict]:
+    slips = {
+        "a weight halfway between two codes takes the upper; bitsandbytes takes the lower": dict(right=True),
+        "w / absmax rounds otherwise than bitsandbytes' w * (1 / absmax); take the reciprocal first": dict(divide=True),
+        "w / absmax, and a tie takes the upper code; it is w * (1 / absmax), and the lower": dict(
+            divide=True, right=True
+        ),
+        "the arithmetic is in float64; bitsandbytes' is in float32": dict(dtype=torch.float64),
+        "the largest value below x is taken, not the nearest": dict(shift=-1),
+        "the smallest value above x is taken, not the nearest": dict(shift=0),
+        "the weights are not divided by absmax": dict(scale=lambda rows: torch.ones(len(rows))),
+        "one absmax for the whole tensor scales the weights; each block has its own": dict(
+            scale=lambda rows: rows.abs().max().expand(len(rows))
+        ),
+        "the weights are scaled by their block's largest value; the largest absolute value is asked for": dict(
+            scale=lambda rows: rows.amax(1)
+        ),
+    }
+    if weight.dtype != torch.float32:
+        low = f"x is computed in {str(weight.dtype)[6:]}; make weight and absmax float32 first"
+        slips = {low: dict(dtype=weight.dtype), f"{low}, and multiply": dict(dtype=weight.dtype, divide=True), **slips}
+    return slips
+
+
+def _absmax(got, truth: Tensor, weight: Tensor, block: int, what: str) -> None:
+    n = weight.numel()
+    counts = {1: "one for the whole tensor", weight.shape[0]: "one for each row of the matrix",
+              n // block: "the last, short block has none", n: "one for each weight", weight.shape[-1]:
+              "one for each column of the matrix"}  # fmt: skip
+    counts |= {-(-n // other): f"one for each {other} weights" for other in (32, 64, 128, 256) if other != block}
+    got = vector(got, len(truth), torch.float32, f"{what}: absmax", counts)
+    if (got == truth.double()).all():
+        return
+    flat = F.pad(weight.reshape(-1).float(), (0, -n % block)).view(-1, block)
+    wrong = {
+        "the largest value of a block; the largest absolute value is asked for": flat.amax(1),
+        "its sign is kept; absmax is positive": flat.gather(1, flat.abs().argmax(1, keepdim=True))[:, 0],
+        "the smallest value of a block": flat.amin(1), "the mean absolute value of a block": flat.abs().mean(1),
+        "the root mean square of a block": flat.square().mean(1).sqrt(), "1 / absmax": 1 / truth,
+        "the standard deviation of a block": flat.std(1), "absmax / 7, as for integers": truth / 7,
+        "absmax of the whole tensor": flat.abs().max().expand(len(flat)),
+        "the blocks run along the wrong axis, down the columns; a weight is cut row after row": (
+            rounded(weight.transpose(0, -1), NF4, block)[1]
+        ),
+        "the blocks are strided: every so many weights go together; 64 neighbours make a block": (
+            F.pad(weight.reshape(-1).float(), (0, -n % block)).view(block, -1).abs().amax(0)
+        ),
+    }  # fmt: skip
+    more = got - truth.double()
+    if (more >= 0).all() and more.max() < 1e-4 and truth.min() > 0:
+        raise AssertionError(f"{what}: absmax: it is up to {more.max():.0e} too large: something is added to it, or it "
+                             "is clamped. A small block needs its own absmax; only zero is special")  # fmt: skip
+    close(got, truth, f"{what}: absmax", rtol=0, atol=0, wrong=wrong)
+
+
+def unpacked(packed: Tensor, n: int) -> Tensor:
+    """(n,) uint8 from bitsandbytes' bytes."""
+    flat = packed.reshape(-1)
+    return torch.stack([flat >> 4, flat & 15], dim=1).view(-1)[:n]
+
+
+# ---------------------------------------------------------------- looking at what is returned
+
+
+def _pair(got, what: str):
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise AssertionError(f"{what}: quantize returns {show(got)}; a pair (codes, absmax) is asked for")
+    return got
+
+
+def vector(got, size: int, dtype: torch.dtype | None, what: str, counts: dict[int, str] | None = None) -> Tensor:
+    """``got`` as a plain tensor (size,), int64 or float64, if its dtype is right; ``counts``: {another size: why}."""
+    if type(got) is not Tensor:
+        shown = "it" if isinstance(got, Tensor) else show(got)  # a tensor's own class may say anything
+        raise AssertionError(f"{what}: {shown} is of type {type(got).__name__}; a torch.Tensor is asked for")
+    if tuple(got.shape) != (size,):
+        why = (counts or {}).get(got.numel(), "") if got.numel() != size else "make it flat"
+        raise AssertionError(f"{what}: the shape is {tuple(got.shape)}, not ({size},){': ' + why if why else ''}")
+    if dtype is not None and got.dtype != dtype:
+        raise AssertionError(f"{what}: the dtype is {str(got.dtype)[6:]}; {str(dtype)[6:]} is asked for")
+    return got.detach().to("cpu", torch.float64 if got.is_floating_point() else torch.int64)
+
+
+def count(got: Tensor, right: Tensor, kind: str = "codes") -> str:
+    return f"{(got != right).sum():,} of {len(right):,} {kind} differ"
