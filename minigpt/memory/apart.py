@@ -142,7 +142,7 @@ class _Child:
     def _last_lines(self) -> str:
         text = Path(self.folder.name, OUTPUT).read_text(encoding="utf8", errors="replace")
         lines = [line.split("\r")[-1] for line in text.rstrip().split("\n")]  # of a progress bar: how it ended
-        return "\n".join(["; its last lines:", *lines[-LAST_LINES:]]) if text.strip() else "; it printed nothing"
+        return "\n".join(["\nits last lines:", *lines[-LAST_LINES:]]) if text.strip() else "; it printed nothing"
 
     def close(self) -> None:
         self.process.kill()

@@ -1,0 +1,194 @@
+"""Judging the options of a QLoRA run: each dictionary goes to the library that takes it, and its effect is looked at.
+
+    quantization(options)                    BitsAndBytesConfig, and a small llama loaded with it
+    adapters(options, rank, alpha)           LoraConfig, and the same llama with its adapters
+    training(options, batch, ...)            TrainingArguments, as they understood it
+
+``options`` is the student's function. An option that a library does not know, or silently drops, is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+
+from minigpt.checks.calling import call
+from minigpt.checks.comparing import show, whole
+from minigpt.real import FIXED, SEVEN, save_tiny_llama
+
+BITS = {
+    "bnb_4bit_quant_type": ("nf4", {"fp4": "fp4 is the default; the codes made for normal weights are nf4"}),
+    "bnb_4bit_use_double_quant": (True, {False: "the scales stay float32, which is the default: 4.5 bits a weight"}),
+    "bnb_4bit_compute_dtype": (torch.bfloat16, {
+        torch.float32: "matrices are made float32 for each product; that is the default, slow, and 4 bytes a number",
+        torch.float16: "float16 overflows where bfloat16 does not, and Trainer's autocast will be bfloat16",
+    }),
+}  # fmt: skip
+OPTIMIZERS = {
+    "adamw_torch": "that is torch's AdamW, 8 bytes a parameter", "adamw_torch_fused": "that is the default: torch's "
+    "AdamW, 8 bytes a parameter", "adamw_bnb_8bit": "8 bits, but not paged", "adamw_8bit": "8 bits, but not paged",
+    "paged_adamw": "paged, but with 32-bit state", "paged_adamw_32bit": "paged, but with 32-bit state",
+}  # fmt: skip
+
+
+def quantization(options: Callable) -> dict:
+    """``options()`` must load a model as QLoRA wants it; returns the dictionary."""
+    from bitsandbytes.nn import Linear4bit
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    given, what = _dictionary(options), "quantization_options()"
+    for name in ("load_in_8bit", "quant_method"):
+        if given.get(name):
+            raise AssertionError(f"{what}: {name} is {show(given[name])}; QLoRA's base has 4 bits: load_in_4bit")
+    config = _build(BitsAndBytesConfig, given, what)
+    if not config.load_in_4bit:
+        raise AssertionError(f"{what}: nothing is quantized; load_in_4bit is False unless you say True")
+    for name, (right, mistakes) in BITS.items():
+        found = getattr(config, name)
+        if found != right:
+            raise AssertionError(f"{what}: {name} is {show(found)}; {mistakes.get(found, f'{right!r} is asked for')}")
+    with _silence():
+        model = AutoModelForCausalLM.from_pretrained(
+            _tiny(), quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
+        )
+    layers = {name: model.model.layers[0].get_submodule(name) for name in ("self_attn.k_proj", "mlp.down_proj")}
+    for name, layer in layers.items():
+        if not isinstance(layer, Linear4bit):
+            raise AssertionError(f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits")
+        if layer.weight.quant_storage != torch.uint8:
+            raise AssertionError(f"{what}: codes are stored as {layer.weight.quant_storage}; leave it torch.uint8")
+    if isinstance(model.lm_head, Linear4bit):
+        raise AssertionError(f"{what}: the head is in 4 bits; leave llm_int8_skip_modules alone")
+    return given
+
+
+def adapters(options: Callable, rank: int, alpha: int) -> dict:
+    """``options(rank, alpha)`` must adapt every matrix of a llama's blocks; returns the dictionary."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    given, what = _dictionary(options, rank, alpha), f"adapter_options({rank}, {alpha})"
+    config = _build(LoraConfig, given, what)
+    if (config.r, config.lora_alpha) == (alpha, rank):
+        raise AssertionError(f"{what}: r and lora_alpha are swapped")
+    for name, found, right in (("r", config.r, rank), ("lora_alpha", config.lora_alpha, alpha)):
+        if found != right:
+            default = "the default, " if name not in given else ""
+            raise AssertionError(f"{what}: {name} is {show(found)}, {default}not {right}")
+    if config.task_type != "CAUSAL_LM":
+        raise AssertionError(f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
+    for name, right in (("lora_dropout", 0.0), ("bias", "none"), ("use_rslora", False), ("use_dora", False)):
+        if getattr(config, name) != right:
+            raise AssertionError(f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {right!r}")
+    with _silence():
+        model = AutoModelForCausalLM.from_pretrained(_tiny(), dtype=torch.bfloat16, device_map={"": "cpu"})
+        try:
+            model = get_peft_model(model, config)
+        except ValueError as error:
+            raise AssertionError(f"{what}: peft refuses it: {error}") from error
+    blocks = model.base_model.model.model.layers
+    found = {name.split(".")[-1] for name, m in model.named_modules() if hasattr(m, "lora_A") and "layers." in name}
+    if hasattr(model.base_model.model.lm_head, "lora_A"):
+        raise AssertionError(f"{what}: the head has an adapter; only the matrices of the blocks do")
+    if missing := [name for name in SEVEN if name not in found]:
+        default = "; peft's own default is q_proj and v_proj" if found == {"q_proj", "v_proj"} else ""
+        raise AssertionError(f"{what}: no adapter on {', '.join(missing)}{default}. 'all-linear' is every one of them")
+    for i, block in enumerate(blocks):
+        if not all(hasattr(module, "lora_A") for module in (block.self_attn.q_proj, block.mlp.down_proj)):
+            raise AssertionError(f"{what}: block {i} has no adapters; every block does")
+    return given
+
+
+def training(options: Callable, batch: int, accumulation: int, steps: int, lr: float) -> dict:
+    """``options(batch, accumulation, steps, lr)`` as TrainingArguments understands it; returns the dictionary."""
+    from transformers import TrainingArguments
+
+    given = _dictionary(options, batch, accumulation, steps, lr)
+    what = f"training_options({batch}, {accumulation}, {steps}, {lr:g})"
+    ours = {**FIXED, "output_dir": tempfile.gettempdir(), "use_cpu": True}
+    arguments = _build(TrainingArguments, {**given, **ours}, what)
+    sizes = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+    if accumulation > 1 and sizes == (batch * accumulation, 1):
+        raise AssertionError(f"{what}: all {batch * accumulation} sequences go through the model at once; accumulation "
+                             "is what keeps the activations of only one micro-batch")  # fmt: skip
+    if sizes == (accumulation, batch) != (batch, accumulation):
+        raise AssertionError(f"{what}: batch and accumulation are swapped")
+    wanted = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "max_steps": steps}
+    for name, right in wanted.items():
+        found = whole(getattr(arguments, name), f"{what}: {name}")
+        if found != right:
+            default = ", the default," if name not in given else ""
+            raise AssertionError(f"{what}: {name} is {found}{default} not {right}")
+    if arguments.learning_rate != lr:
+        default = ", the default," if "learning_rate" not in given else ""
+        raise AssertionError(f"{what}: learning_rate is {arguments.learning_rate:g}{default} not {lr:g}")
+    if arguments.fp16:
+        raise AssertionError(f"{what}: fp16 is on; it needs a loss scaler that bf16 does without")
+    if not arguments.bf16:
+        raise AssertionError(f"{what}: bf16 is False, the default: products then take and keep float32 inputs")
+    optimizer = arguments.optim.value
+    if optimizer != "paged_adamw_8bit":
+        raise AssertionError(f"{what}: optim is {optimizer!r}: {OPTIMIZERS.get(optimizer, 'another optimizer')}")
+    if arguments.gradient_checkpointing:
+        raise AssertionError(f"{what}: gradient_checkpointing is on; the lab turns it on for one run, not here")
+    return given
+
+
+def _dictionary(options: Callable, *args) -> dict:
+    given = call(options, *args)
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise AssertionError(f"{options.__name__} returns a {type(given).__name__}; a dictionary is asked for")
+    for name, value in given.items():
+        if not _travels(value):
+            raise AssertionError(f"{options.__name__}: {name} is a {type(value).__name__}, which cannot go to another "
+                                 "process; give a number, a text, True or False, or a list of them")  # fmt: skip
+    return dict(given)
+
+
+def _travels(value) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_travels, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def _build(kind: type, given: dict, what: str):
+    """``kind(**given)``; AssertionError for an option that it does not know, drops, or refuses."""
+    with _silence():
+        try:
+            built = kind(**given)
+        except TypeError as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            reason = f"{kind.__name__} has no option {unknown[1]!r}" if unknown else str(error)
+            raise AssertionError(f"{what}: {reason}") from error
+        except (ValueError, AttributeError, ImportError) as error:
+            raise AssertionError(f"{what}: {kind.__name__} refuses it: {error}") from error
+    if dropped := [name for name in given if not hasattr(built, name)]:  # BitsAndBytesConfig only logs them
+        raise AssertionError(f"{what}: {kind.__name__} has no option {dropped[0]!r}")
+    return built
+
+
+@contextlib.contextmanager
+def _silence():
+    """No warnings, and nothing on stdout and stderr: what libraries say while they build is no part of a verdict."""
+    sink = io.StringIO()
+    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="tiny-llama-")
+
+
+@cache
+def _tiny() -> str:
+    with _silence():
+        return save_tiny_llama(_folder().name)

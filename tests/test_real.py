@@ -1,0 +1,199 @@
+"""The real stack's runs against predict and this course's own data and loss; the tokenizer against UTF-8 itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minigpt import real
+from minigpt.data import Example, encode
+from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.apart import Call, run_apart
+
+logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use
+with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load its compiler
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    import bitsandbytes  # noqa: F401
+
+B, T = 4, 48
+QUANTIZATION = dict(
+    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.bfloat16,
+)  # fmt: skip
+ADAPTERS = dict(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+TRAINING = dict(per_device_train_batch_size=B, max_steps=8, learning_rate=1e-2, optim="paged_adamw_8bit", bf16=True)
+PAIRS = [Example(f"def f{i}(x):", f"Return x plus {i}.") for i in range(32)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    return real.save_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny)
+
+
+def test_the_tokens_are_the_bytes_of_utf_8(tokenizer):
+    text = "".join(map(chr, range(0x250))) + "字 🙂\n\t "
+    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    assert tokens == list(text.encode())
+    assert tokenizer.decode(tokens) == text
+    assert len(tokenizer) == 256 and tokenizer.eos_token_id == tokenizer.pad_token_id == 0
+
+
+def test_the_tiny_llama_is_the_one_described_and_the_same_each_time(tiny, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    assert Architecture.of(tiny) == Architecture.of(real.TINY)
+    state = torch.get_rng_state()
+    again = real.save_tiny_llama(tmp_path)
+    assert torch.get_rng_state().equal(state)
+    one, two = (AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (tiny, again))
+    assert all(one[name].equal(two[name]) for name in one)
+    assert one["lm_head.weight"].dtype == torch.bfloat16 and one["lm_head.weight"].float().std() > 0.09
+
+
+def test_rows_are_this_courses_examples(tokenizer):
+    pair = Example("def size(text):", "Bytes of its UTF-8: é and Ā have 2.")
+    (row,) = real.pair_rows([pair], tokenizer, 64)
+    tokens, targets = pair.tokens()  # shifted already
+    n = len(tokens)
+    assert row["input_ids"][: n + 1] == encode(pair.prompt + pair.answer).tolist() + [0]
+    assert row["labels"][1 : n + 1] == targets.tolist()
+    assert len(row["input_ids"]) == len(row["labels"]) == 64
+    assert set(row["input_ids"][n:]) == {0} and set(row["labels"][n + 1 :]) == {-100}
+    assert real.pair_rows([pair], tokenizer, n + 1)
+    with pytest.raises(ValueError, match=f"seq_len is {n}, but 'def size.* have {n + 1} tokens"):
+        real.pair_rows([pair], tokenizer, n)
+
+
+def test_a_folder_is_its_own_model_and_a_name_without_a_hub_is_refused(tiny, monkeypatch):
+    assert real.fetch(tiny) == tiny
+    monkeypatch.chdir(tiny)
+    assert real.fetch(".") == tiny
+    for name in ("nobody/no-such-model", "no name at all"):
+        with pytest.raises(ValueError, match=f"the model '{name}' cannot be fetched from the hub"):
+            real.fetch(name)
+
+
+def loaded(path):
+    """The model of a run before training, in this process."""
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    model = AutoModelForCausalLM.from_pretrained(path, quantization_config=BitsAndBytesConfig(**QUANTIZATION))
+    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return get_peft_model(model, LoraConfig(**ADAPTERS)).train()
+
+
+def test_evaluation_is_cross_entropy_and_leaves_gradients_right(tiny, tokenizer):
+    rows = real.pair_rows(PAIRS[:6], tokenizer, T)
+    tokens, labels = (torch.tensor([row[key] for row in rows]) for key in ("input_ids", "labels"))
+    model = loaded(tiny)
+
+    def gradient():
+        model.zero_grad()
+        model(input_ids=tokens, labels=labels).loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    before = gradient()
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1).double()
+    expected = F.cross_entropy(logits, labels[:, 1:].flatten()).item()
+    assert real.evaluate(model, rows, batch=4, autocast=False) == pytest.approx(expected, rel=1e-3)
+    assert all(map(torch.equal, gradient(), before))
+
+
+def test_the_libraries_defaults_are_what_lab_07_says(tmp_path):
+    from peft import LoraConfig
+    from transformers import BitsAndBytesConfig, TrainingArguments
+
+    bits, lora = BitsAndBytesConfig(load_in_4bit=True), LoraConfig()
+    assert not BitsAndBytesConfig().load_in_4bit and bits.bnb_4bit_quant_type == "fp4"
+    assert not bits.bnb_4bit_use_double_quant and bits.bnb_4bit_compute_dtype == torch.float32
+    assert (lora.r, lora.lora_alpha, lora.task_type, lora.target_modules) == (8, 8, None, None)
+    run = TrainingArguments(tmp_path, use_cpu=True)
+    assert (run.per_device_train_batch_size, run.gradient_accumulation_steps) == (8, 1)
+    assert (run.num_train_epochs, run.max_steps, run.learning_rate, run.bf16) == (3, -1, 5e-5, False)
+    assert run.optim.value.startswith("adamw_torch") and not run.gradient_checkpointing
+
+
+def test_fewer_than_two_steps_are_refused(tiny):
+    with pytest.raises(ValueError, match="max_steps is 1; the meter needs at least 2"):
+        real.fine_tune(path=tiny, quantization={}, adapters={}, training={"max_steps": 1}, rows=[], held_out=[])
+
+
+@pytest.fixture(scope="module")
+def runs(tiny, tokenizer) -> dict:
+    """Each kind of run, in a process of its own."""
+    rows, held_out = (real.pair_rows(pairs, tokenizer, T) for pairs in (PAIRS[:24], PAIRS[24:]))
+    given = dict(path=tiny, quantization=QUANTIZATION, adapters=ADAPTERS, rows=rows, held_out=held_out)
+    kinds = {
+        "plain": dict(training=TRAINING),
+        "accumulated": dict(training=TRAINING | dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)),
+        "checkpointed": dict(training=TRAINING | dict(gradient_checkpointing=True)),
+    }
+    if importlib.util.find_spec("unsloth"):
+        kinds["unsloth"] = dict(training=TRAINING, unsloth=True)
+    calls = {name: Call("minigpt.real:fine_tune", given | more) for name, more in kinds.items()}
+    return run_apart(calls, at_once=min(2, os.cpu_count()))
+
+
+PLANS = {
+    "plain": dict(batch=B),
+    "accumulated": dict(batch=B // 2, accumulation=2),
+    "checkpointed": dict(batch=B, checkpointing="full"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_a_step_of_trainer_is_the_predicted_one(runs, kind):
+    """To the byte in what stays; activations but for Trainer's own numbers, such as its count of target tokens."""
+    plan = TrainingPlan(seq_len=T, method="qlora", precision="bf16-autocast", optimizer="adamw8bit", **PLANS[kind])
+    ours, theirs = predict(real.TINY, plan), runs[kind]["memory"]
+    for bucket in ("weights", "gradients", "optimizer"):
+        assert getattr(theirs.ledger, bucket) == getattr(ours.ledger, bucket), bucket
+    assert theirs.frozen == ours.frozen
+    assert 0 <= theirs.ledger.activations - ours.ledger.activations <= 16
+    assert theirs.peak.total == pytest.approx(ours.peak.total, rel=0.005)
+    assert {phase for phase, _, _ in theirs.events} == {"before", "forward", "backward"}  # the update is one kernel
+
+
+def test_every_run_learns_and_says_what_became_of_the_options(runs):
+    for name, run in runs.items():
+        before, after = run["validation"]
+        assert after < before - 0.5, name
+        assert len(run["losses"]) == 8 and run["losses"][-1] < run["losses"][0]
+        assert run["allocated"] is None
+        if name != "unsloth":
+            assert run["optimizer"] == "paged_adamw_8bit"
+            assert run["dtypes"] == {"adapters": "float32", "rest": "float32"}
+            assert any("Paged optimizers are not supported on CPU" in line for line in run["said"])
+    for name in ("accumulated", "checkpointed"):  # the same batches and starts
+        assert runs[name]["losses"] == pytest.approx(runs["plain"]["losses"], rel=0.02)
+
+
+def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
+    if "unsloth" not in runs:
+        pytest.skip("unsloth is not installed")
+    plan = TrainingPlan(
+        batch=B, seq_len=T, method="qlora", precision="bf16", kbit_preparation=False, adapter_dtype="same",
+        optimizer_loop="fused",
+    )  # fmt: skip
+    ours, run = predict(real.TINY, plan), runs["unsloth"]
+    for bucket in ("weights", "gradients", "optimizer"):
+        assert getattr(run["memory"].ledger, bucket) == getattr(ours.ledger, bucket), bucket
+    assert run["memory"].ledger.activations < ours.ledger.activations  # its loss keeps no log-probabilities
+    assert run["dtypes"] == {"adapters": "bfloat16", "rest": "bfloat16"}
+    assert run["optimizer"] == "adamw_torch_fused"  # on a CPU it replaces the one that was asked for
+    assert run["losses"][0] == pytest.approx(runs["plain"]["losses"][0], rel=1e-3)
