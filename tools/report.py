@@ -20,6 +20,7 @@ from typing import get_type_hints
 import jinja2
 
 from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.plan import ALLOWED
 from minigpt.memory.plots import COLORS
 from minigpt.memory.units import GB, MB, gb, gib, mb
 from minigpt.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
@@ -30,7 +31,8 @@ RECORD = {"environment": dict, "finished": str, "notebooks": list}
 FACTS = {name: str for name in ("python", "system", "cpu")} | {"cores": int | None, "ram": int, "packages": dict}
 FACTS |= {"gpu": str | None, "vram": int | None}
 RESULT = get_type_hints(Result) | {"problems": list, "seconds": int | float, "minutes_budget": int | float | None}
-LINES = {"train": "#999999", "validation": "#0072B2"}
+LINES = {"train": "#C8C8C8", "validation": "#D55E00"}  # not a bucket's colours
+METHODS = ALLOWED["method"]
 
 
 def error(predicted: int, measured: int) -> str:
@@ -134,6 +136,13 @@ def curve(reading: Reading) -> str:
     return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
 
 
+def rung(reading: Reading) -> tuple:
+    """Where a reading stands on the ladder: by lab and model, full before LoRA before QLoRA."""
+    method = reading.plan.get("method")
+    place = METHODS.index(method) if method in METHODS else len(METHODS)
+    return reading.lab, model(reading.architecture), place, reading.case
+
+
 def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
     """Results, readings, what a CPU could not do, and what is broken, from a run's folder."""
     results, readings, notes, broken = read_results(run), [], [], []
@@ -144,6 +153,7 @@ def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
             readings.append(reading)
         except Exception as problem:
             broken.append(str(problem) if path.name in str(problem) else f"{path} cannot be drawn: {problem}")
+    readings.sort(key=rung)
     try:
         notes = could_not(run)
     except ValueError as problem:
