@@ -4,6 +4,7 @@ That each wrong answer is named, and each right one passes, is the bank's busine
 """
 
 import logging
+import sys
 import warnings
 
 import pytest
@@ -16,7 +17,7 @@ with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load 
     import bitsandbytes.functional as bnb
 
 from minigpt import nf4  # noqa: E402
-from minigpt.checks import four_bits, nested, quantizing  # noqa: E402
+from minigpt.checks import closing, four_bits, nested, packing, quantizing  # noqa: E402
 from minigpt.memory import linears  # noqa: E402
 from minigpt.memory.architecture import Architecture  # noqa: E402
 
@@ -126,6 +127,13 @@ ASKING = {
     "nf4.quantize_statistics": lambda: nf4.quantize_statistics(WEIGHT),
     "nf4.derive_code": nf4.derive_code,
     "quantized_bytes": lambda: linears.quantized_bytes(64, True),
+    "quantizing.rounded": lambda: quantizing.rounded(WEIGHT, NF4),
+    "quantizing.unpacked": lambda: quantizing.unpacked(torch.ones(2, dtype=torch.uint8), 4),
+    "nested._decode": lambda: nested._decode(torch.ones(2, dtype=torch.uint8), torch.ones(1), torch.zeros(())),
+    "four_bits.stored": lambda: four_bits.stored(64),
+    "four_bits.scale_bits": lambda: four_bits.scale_bits(64),
+    "four_bits.bit_mistakes": lambda: four_bits.bit_mistakes(64),
+    "four_bits.byte_slips": lambda: four_bits.byte_slips(64),
 }
 
 
@@ -151,6 +159,45 @@ def test_the_closed_book_leaves_torch_alone_and_refuses_nan():
     assert quantizing.by_hand(lambda x: F.pad(x, (0, 2)).view(2, -1).abs().amax(1), WEIGHT).tolist() == [1, 1]
     with refuses("gives NaN or infinity: from 0"):
         quantizing.by_hand(lambda: (WEIGHT, 0 * (1 / torch.zeros(2))))
+
+
+def test_what_was_asked_before_is_not_remembered_for_an_answer():
+    assert four_bits.stored(64) == four_bits.stored(64) == 36
+    with refuses("asks the course's own arithmetic"):
+        quantizing.by_hand(four_bits.stored, 64)
+    assert four_bits.stored(64) == 36
+
+
+@pytest.mark.parametrize("check", ["packing", "unpacking", "restoring", "forward", "back"])
+def test_no_frame_that_calls_an_answer_holds_the_truth(check):
+    seen = []
+
+    def answer(*args):
+        frame = sys._getframe(1)
+        while frame and frame.f_code is not test_no_frame_that_calls_an_answer_holds_the_truth.__code__:
+            given = [id(value) for value in args if isinstance(value, torch.Tensor)]
+            seen.extend((name, value) for name, value in frame.f_locals.items()
+                        if isinstance(value, torch.Tensor) and id(value) not in given)  # fmt: skip
+            frame = frame.f_back
+        raise ValueError("enough seen")
+
+    with refuses("enough seen"):
+        {"packing": lambda: packing._pack(answer, 128, 0), "unpacking": lambda: packing._unpack(answer, 128, 0),
+         "restoring": lambda: packing.restoring(answer, (13, 45)),
+         "forward": lambda: nested._forward(answer, (300, 640), torch.float32, 0),
+         "back": lambda: nested._back(answer, (300, 640), torch.float32, 0)}[check]()  # fmt: skip
+    assert {name for name, _ in seen} <= {"absmax"}, seen  # what is quantized, and not a copy of it
+
+
+def test_an_answer_must_follow_its_arguments_to_another_device():
+    codes = torch.tensor([1, 2], dtype=torch.uint8)
+    closing.follows_device(lambda codes, n: codes[:n].int(), codes, 1)
+    closing.follows_device(lambda codes, tables: tables["signed"][codes.long()], codes, nested.TABLES)
+    with refuses("the arguments lie on the device meta and the result on cpu"):
+        closing.follows_device(lambda codes: torch.zeros(len(codes)), codes)
+    for answer in (lambda codes: codes + torch.ones(2), lambda codes: codes.numpy(), lambda codes: codes.sum().item()):
+        with refuses("fails with tensors on the meta device"):
+            closing.follows_device(answer, codes)
 
 
 # ---------------------------------------------------------------- what is returned

@@ -72,6 +72,13 @@ def codebook(end):
     return torch.tensor([*above, 0.0, *below]) / above[0]
 
 
+# %% exercise=codebook wrong="steps of a ninth and an eighth" says="eight steps, and seven, lead to the end itself"
+def codebook(end):
+    above = [quantile(0.5 + (end - 0.5) * k / 9) for k in range(1, 9)]
+    below = [-quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 8)]
+    return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
+
+
 # %% exercise=codebook wrong="float64" says="dtype is float64; float32 is asked for"
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
@@ -282,6 +289,46 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
+# %% exercise=quantize wrong="a clamp at 1e-8 in the division" says="weights around 1e-30: something is added"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / absmax.clamp(min=1e-8))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="a clamp at 1e-12 in the division" says="or it is clamped, and a block this small feels"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / absmax.clamp(min=1e-12))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="plus 1e-12 in the division" says="something is added to absmax before 1 / absmax"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / (absmax + 1e-12))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="plus 1e-20 in the division" says="something is added to absmax before 1 / absmax"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / (absmax + 1e-20))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
 # %% exercise=quantize wrong="the value below, not the nearest" says="the largest value below x is taken"
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
@@ -299,6 +346,35 @@ def quantize(weight, code, block):
     absmax = rows.abs().amax(dim=1)
     x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
     return torch.bucketize(x, code).clamp(max=15).view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="argmin without abs" says="argmin without abs: .* the largest value"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
+    return (x.view(-1)[: len(flat), None] - code).argmin(dim=1).to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="half the range" says="half of a block's range"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = (rows.amax(dim=1) - rows.amin(dim=1)) / 2
+    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
+
+
+# %% exercise=quantize wrong="absmax first" says="quantize returns \(absmax, codes\); \(codes, absmax\) is asked for"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
+    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
+    return absmax, codes.view(-1)[: len(flat)].to(torch.uint8)
 
 
 # %% exercise=quantize wrong="integers" says="in equal steps, as for integers"
@@ -422,6 +498,10 @@ def quantize(weight, code, block):
     return torch.stack([made.packed >> 4, made.packed & 15], 1).view(-1)[: weight.numel()], made.absmax
 
 
+# %% exercise=quantize wrong="asks the checks" says="asks the course's own arithmetic"
+from minigpt.checks.quantizing import rounded as quantize
+
+
 # %% exercise=quantize right="argmin of distances"
 def quantize(weight, code, block):
     n = weight.numel()
@@ -432,6 +512,15 @@ def quantize(weight, code, block):
     inverse = torch.where(absmax > 0, 1 / absmax, 0)
     x = (rows * inverse.unsqueeze(1)).flatten()[:n]
     return (x[:, None] - code).abs().argmin(dim=1).to(torch.uint8), absmax
+
+
+# %% exercise=quantize right="no guard: the code of NaN is the last, times an absmax of zero"
+def quantize(weight, code, block):
+    flat = weight.reshape(-1).float()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().amax(dim=1)
+    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
+    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
 # %% exercise=quantize right="a loop over blocks, no padding"
@@ -538,6 +627,16 @@ def unpack(packed, n):
     return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
 
 
+# %% exercise=pack wrong="the plus first" says="binds more strongly than <<"
+def pack(codes):
+    even, odd = F.pad(codes, (0, len(codes) % 2)).view(-1, 2).unbind(1)
+    return even << 4 + odd
+
+
+def unpack(packed, n):
+    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
+
+
 # %% exercise=pack wrong="no mask" says="mask it: byte & 15"
 def pack(codes):
     codes = F.pad(codes, (0, len(codes) % 2))
@@ -588,11 +687,10 @@ def unpack(packed, n):
     return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
 
 
-# %% exercise=pack right="empty tensors, filled; the half left over is ones"
+# %% exercise=pack wrong="a new tensor on the CPU" says="unpack fails with tensors on the meta device"
 def pack(codes):
-    packed = torch.full(((len(codes) + 1) // 2,), 15, dtype=torch.uint8)
-    packed[: len(codes) // 2] = codes[1::2]
-    return packed + 16 * codes[0::2]
+    codes = F.pad(codes, (0, len(codes) % 2))
+    return codes[0::2] << 4 | codes[1::2]
 
 
 def unpack(packed, n):
@@ -601,10 +699,10 @@ def unpack(packed, n):
     return codes[:n]
 
 
-# %% exercise=pack right="numpy and plain Python"
+# %% exercise=pack wrong="numpy, which needs a CPU" says="unpack fails with .*meta(.|\n)*not with numpy"
 def pack(codes):
-    values = codes.tolist() + [0] * (len(codes) % 2)
-    return torch.tensor([16 * a + b for a, b in zip(values[::2], values[1::2])], dtype=torch.uint8)
+    codes = F.pad(codes, (0, len(codes) % 2))
+    return codes[0::2] << 4 | codes[1::2]
 
 
 def unpack(packed, n):
@@ -612,6 +710,56 @@ def unpack(packed, n):
 
     bytes_ = packed.numpy()
     return torch.from_numpy(np.stack([bytes_ >> 4, bytes_ & 0x0F], axis=-1).ravel()[:n].copy())
+
+
+# %% exercise=pack wrong="asks the checks" says="asks the course's own arithmetic"
+from minigpt.checks.quantizing import unpacked as unpack
+
+
+def pack(codes):
+    codes = F.pad(codes, (0, len(codes) % 2))
+    return codes[0::2] << 4 | codes[1::2]
+
+
+# %% exercise=pack wrong="looks for the bytes in its callers" says="LookupError: no truth in sight"
+def pack(codes):
+    import sys
+
+    frame = sys._getframe(1)
+    while frame:
+        for value in frame.f_locals.values():
+            if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and len(value) == (len(codes) + 1) // 2:
+                return value
+        frame = frame.f_back
+    raise LookupError("no truth in sight")
+
+
+def unpack(packed, n):
+    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
+
+
+# %% exercise=pack right="empty tensors, filled; the half left over is ones"
+def pack(codes):
+    packed = torch.full(((len(codes) + 1) // 2,), 15, dtype=torch.uint8)
+    packed[: len(codes) // 2] = codes[1::2]
+    return packed + 16 * codes[0::2]
+
+
+def unpack(packed, n):
+    codes = torch.empty(2 * len(packed), dtype=torch.uint8, device=packed.device)
+    codes[0::2], codes[1::2] = packed // 16, packed % 16
+    return codes[:n]
+
+
+# %% exercise=pack right="plain Python; bytes dealt out twice"
+def pack(codes):
+    values = codes.tolist() + [0] * (len(codes) % 2)
+    return torch.tensor([16 * a + b for a, b in zip(values[::2], values[1::2])], dtype=torch.uint8)
+
+
+def unpack(packed, n):
+    shift = torch.tensor([4, 0], dtype=torch.uint8, device=packed.device).repeat(len(packed))
+    return (packed.repeat_interleave(2) >> shift)[:n] % 16
 
 
 # %% exercise=dequantize wrong="multiplied in the weight's dtype" says="the product is taken in bfloat16"
@@ -688,6 +836,46 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return (code[codes.int()] * scale).to(dtype).view(shape)
 
 
+# %% exercise=dequantize wrong="a new tensor on the CPU" says="dequantize fails with tensors on the meta device"
+def dequantize(codes, absmax, code, shape, dtype, block):
+    out = torch.empty(len(codes), dtype=dtype)
+    for i, scale in enumerate(absmax):
+        out[i * block : (i + 1) * block] = code[codes[i * block : (i + 1) * block].int()] * scale
+    return out.view(shape)
+
+
+# %% exercise=dequantize wrong="a loop in Python" says="dequantize fails with tensors on the meta device(.|\n)*.tolist"
+def dequantize(codes, absmax, code, shape, dtype, block):
+    table, scales = code.tolist(), absmax.tolist()
+    values = [table[c] * scales[i // block] for i, c in enumerate(codes.tolist())]
+    return torch.tensor(values, dtype=torch.float64).float().to(dtype).view(shape)
+
+
+# %% exercise=dequantize wrong="looks for the weight in its callers" says="LookupError: no truth in sight"
+def dequantize(codes, absmax, code, shape, dtype, block):
+    import sys
+
+    frame = sys._getframe(1)
+    while frame:
+        for value in frame.f_locals.values():
+            if isinstance(value, torch.Tensor) and value.shape == shape:
+                return value.to(dtype)
+        frame = frame.f_back
+    raise LookupError("no truth in sight")
+
+
+# %% exercise=dequantize wrong="a tensor that looks when it is compared" says="a torch.Tensor is asked for"
+class Peeking(torch.Tensor):
+    def detach(self):
+        import sys
+
+        return sys._getframe(1).f_locals.get("truth", torch.Tensor.detach(self))
+
+
+def dequantize(codes, absmax, code, shape, dtype, block):
+    return torch.zeros(shape, dtype=dtype).as_subclass(Peeking)
+
+
 # %% exercise=dequantize wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
 def dequantize(codes, absmax, code, shape, dtype, block):
     codes = F.pad(codes, (0, len(codes) % 2))
@@ -713,7 +901,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
 
 # %% exercise=dequantize right="a loop over blocks"
 def dequantize(codes, absmax, code, shape, dtype, block):
-    out = torch.empty(len(codes), dtype=dtype)
+    out = codes.new_empty(len(codes), dtype=dtype)
     for i, scale in enumerate(absmax):
         out[i * block : (i + 1) * block] = code[codes[i * block : (i + 1) * block].int()] * scale
     return out.reshape(tuple(shape))
@@ -839,6 +1027,33 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
+# %% exercise=quantize-absmax wrong="the padding in the mean" says="offset: what pads the last block is in the mean"
+def quantize_absmax(absmax, tables):
+    table = tables["signed"]
+    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
+    offset = rows.mean()
+    absmax2 = (rows - offset).abs().amax(dim=1)
+    codes = torch.bucketize((rows - offset) * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
+    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
+
+
+# %% exercise=quantize-absmax wrong="the offset before absmax2" says="\(codes, offset, absmax2\) is returned"
+def quantize_absmax(absmax, tables):
+    offset, table = absmax.mean(), tables["signed"]
+    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
+    absmax2 = rows.abs().amax(dim=1)
+    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
+    return codes.view(-1)[: len(absmax)].to(torch.uint8), offset, absmax2
+
+
+def dequantize_absmax(codes, offset, absmax2, tables):
+    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
+
+
 # %% exercise=quantize-absmax wrong="max without abs" says="absmax2: the largest value; the largest absolute value"
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
@@ -929,6 +1144,68 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return (tables["signed"][codes.int()] + offset) * absmax2.repeat_interleave(256)[: len(codes)]
 
 
+# %% exercise=quantize-absmax wrong="a new tensor on the CPU" says="dequantize_absmax fails with .* the meta device"
+def quantize_absmax(absmax, tables):
+    offset, table = absmax.mean(), tables["signed"]
+    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
+    absmax2 = rows.abs().amax(dim=1)
+    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
+    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    values = torch.zeros(len(codes))
+    for i, scale in enumerate(absmax2):
+        values[256 * i : 256 * (i + 1)] = tables["signed"][codes[256 * i : 256 * (i + 1)].int()] * scale
+    return values + offset
+
+
+# %% exercise=quantize-absmax wrong="asks the checks, both ways" says="asks the course's own arithmetic"
+def quantize_absmax(absmax, tables):
+    from minigpt.checks.quantizing import rounded
+
+    offset = absmax.mean()
+    return *rounded(absmax - offset, tables["signed"], 256), offset
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    from minigpt.checks.nested import _decode
+
+    return _decode(codes, absmax2, offset)
+
+
+# %% exercise=quantize-absmax wrong="asks the checks, back" says="asks the course's own arithmetic"
+def quantize_absmax(absmax, tables):
+    offset, table = absmax.mean(), tables["signed"]
+    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
+    absmax2 = rows.abs().amax(dim=1)
+    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
+    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    from minigpt.checks.nested import _decode
+
+    return _decode(codes, absmax2, offset)
+
+
+# %% exercise=quantize-absmax wrong="looks for the state in its callers" says="LookupError: no truth in sight"
+def quantize_absmax(absmax, tables):
+    import sys
+
+    frame = sys._getframe(1)
+    while frame:
+        for value in frame.f_locals.values():
+            if getattr(value, "state2", None) is not None:
+                return value.absmax, value.state2.absmax, value.offset
+        frame = frame.f_back
+    raise LookupError("no truth in sight")
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
+
+
 # %% exercise=quantize-absmax wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
@@ -1007,6 +1284,19 @@ def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) if double else 4 * blocks
     return (n + 1) // 2 + scales
+
+
+# %% exercise=four-bit-bytes wrong="an offset in any case" says="without double quantization there is none"
+def four_bit_bytes(n, block, double):
+    blocks = -(-n // block)
+    return (n + 1) // 2 + 4 + (blocks + 4 * -(-blocks // 256) if double else 4 * blocks)
+
+
+# %% exercise=four-bit-bytes wrong="whole blocks of codes" says="the codes are padded to whole blocks"
+def four_bit_bytes(n, block, double):
+    blocks = -(-n // block)
+    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
+    return blocks * block // 2 + scales
 
 
 # %% exercise=four-bit-bytes wrong="16-bit scales" says="absmax in 2 bytes; it is a float32"
@@ -1106,6 +1396,17 @@ def four_bit_bytes(n, block, double):
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
+# %% exercise=four-bit-bytes wrong="asks the checks" says="asks the course's own arithmetic"
+from minigpt.checks.four_bits import stored as four_bit_bytes
+
+
+# %% exercise=four-bit-bytes wrong="asks the checks' slips" says="asks the course's own arithmetic"
+def four_bit_bytes(n, block, double):
+    from minigpt.checks import four_bits
+
+    return (n + 1) // 2 - four_bits.byte_slips(n, block, double)["the codes themselves are missing"]
+
+
 # %% exercise=four-bit-bytes right="math.ceil"
 def four_bit_bytes(n, block, double):
     import math
@@ -1153,6 +1454,12 @@ def scale_bits(weights, block):
 # %% exercise=scale-bits wrong="the second level forgotten" says="after: the second absmax is missing"
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block
+    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
+
+
+# %% exercise=scale-bits wrong="the 8-bit codes forgotten" says="after: the codes of absmax are missing"
+def scale_bits(weights, block):
+    before, after = 32 / block, 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
@@ -1231,6 +1538,10 @@ def scale_bits(weights, block):
     n = 64 * 256 * 64
     before, after = (8 * sum(quantized_bytes(n, double, tables=False)) / n - 4 for double in (False, True))
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
+
+
+# %% exercise=scale-bits wrong="asks the checks" says="asks the course's own arithmetic"
+from minigpt.checks.four_bits import scale_bits
 
 
 # %% exercise=scale-bits right="from its own count of bytes"

@@ -78,7 +78,7 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     if not a.numel():
         return 0.0
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        a, b = (torch.Tensor.to(t.detach(), "cpu", torch.float64) for t in (a, b))
+        a, b = (torch.Tensor.to(torch.Tensor.detach(t), "cpu", torch.float64) for t in (a, b))
         alike = (a == b) | (a.isnan() & b.isnan())  # equal infinities too, whose difference is NaN
         return torch.where(alike, 0.0, (a - b).abs()).max().item()
 
@@ -187,7 +187,7 @@ def _refuse_large_units(got, expected: int, what: str) -> None:
 def _tensor(value, what: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            return torch.Tensor.to(value.detach(), "cpu", torch.float64)
+            return torch.Tensor.to(torch.Tensor.detach(value), "cpu", torch.float64)
     number = _float(value)
     if number is None:
         raise AssertionError(f"{what}: {_kind(value)}; a number or tensor is asked for")

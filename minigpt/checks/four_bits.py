@@ -8,17 +8,14 @@ Left out: bitsandbytes' two tables, the same for every tensor: 64 bytes, and 1,0
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import bitsandbytes.functional as bnb
 
-from minigpt.checks.quantizing import random_weight
+from minigpt.checks.closing import random_weight
 from minigpt.memory.units import GB, GIB
 
 BLOCK = 256  # blocks that share a second absmax
 
 
-@lru_cache(maxsize=64)
 def stored(n: int, block: int = 64, double: bool = False) -> int:
     """Bytes of the storages in which bitsandbytes keeps ``n`` weights, without its tables."""
     packed, state = bnb.quantize_4bit(random_weight(n), blocksize=block, quant_type="nf4", compress_statistics=double)
@@ -35,6 +32,7 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> dict[str, int]:
         "2 bytes a weight are counted; the codes take half a byte": 2 * n - (n + 1) // 2,
         "the codes themselves are missing": -((n + 1) // 2),
         "the 16 values of the table are counted": 64,
+        "the codes are padded to whole blocks; the last may be short": (short * block + 1) // 2 - (n + 1) // 2,
     }
     if not double:
         return slips | {
@@ -43,6 +41,7 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> dict[str, int]:
             "one byte for each absmax; without double quantization it is a float32": -3 * short,
             "the absmax values are missing: a float32 for each block": -4 * short,
             "blocks of 64 are counted, whatever is asked for": 4 * (short64 - short),
+            "an offset is counted; without double quantization there is none": 4,
         }
     second = -(-short // BLOCK)
     slips |= {
@@ -89,6 +88,9 @@ def bit_mistakes(weights: int, block: int = 64) -> dict[str, dict[str, float]]:
         "an absmax is booked in 16 bits; it is a float32": dict(before=before / 2, saved=before / 2 - after),
         "an absmax is booked in 8 bits; before, it is a float32": dict(before=before / 4),
         "the second absmax is missing: 32 bits for 256 blocks": dict(after=8 / block, saved=before - 8 / block),
+        "the codes of absmax are missing: 8 bits for each block": dict(
+            after=32 / (block * BLOCK), saved=before - 32 / (block * BLOCK)
+        ),
         "the float32 absmax is still in it; the 8-bit code replaces it": dict(after=before + after),
         "256 weights share a second absmax; it is 256 blocks": dict(after=8 / block + 32 / BLOCK),
         "64 blocks share a second absmax; it is 256": dict(after=(8 + 32 / 64) / block),

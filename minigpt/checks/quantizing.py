@@ -2,17 +2,15 @@
 
     table(codebook, end)                  16 values from normal quantiles
     blocks(quantize, shape, dtype, ...)   codes and absmax of a random weight
-    edges(quantize)                       weights halfway between two codes or next to it, and a block of zeros
+    edges(quantize)                       ties and weights next to one, tiny weights, a block of zeros
 
-Where answer and truth differ, the answer is compared with what each known slip would give. While an answer runs, the
-course's own quantizer and all of bitsandbytes refuse; its tables are handed to the answer where it needs them.
+Where answer and truth differ, the answer is compared with what each known slip would give.
 
 Left out: the codes of a block of zeros, which are free as long as they decode to zeros.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from statistics import NormalDist
 
@@ -20,66 +18,12 @@ import bitsandbytes.functional as bnb
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minigpt import nf4
-from minigpt.checks.calling import call, closed, refuse
+from minigpt.checks.closing import by_hand, count, plain, random_weight, vector
 from minigpt.checks.comparing import close, show
-from minigpt.memory import linears
 
-COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-          nf4.storage_bytes, linears.quantized_bytes)  # fmt: skip
-THEIR_TABLES = (bnb.get_4bit_type, bnb.create_normal_map)
 NF4 = bnb.get_4bit_type("nf4", device="cpu")  # (16,) float32
-HINTS = {  # part of what an answer's error says: what it means here
-    "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
-    "is invalid for input of size": "Not every number of weights divides by the block; the last may be short",
-    "must match the size of tensor": "A short last block, or an odd number of codes, leaves one of the two shorter",
-    "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
-}
-
-
-class _NoKernels(TorchDispatchMode):
-    """Every kernel of bitsandbytes refuses, however it was reached."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "bitsandbytes":
-            refuse("bitsandbytes")
-        return func(*args, **(kwargs or {}))
-
-
-def _closed_table(*args, **kwargs):  # stands in for a function's code, so it must find everything itself
-    from minigpt.checks.calling import refuse
-
-    refuse("bitsandbytes")
-
-
-def by_hand(function: Callable, *args):
-    """``call(..., by_hand=True)``, with the course's quantizer and bitsandbytes closed too; no NaN, no infinity."""
-    stand_ins = dict.fromkeys(COURSE, closed) | dict.fromkeys(THEIR_TABLES, _closed_table)
-    with contextlib.ExitStack() as stack:
-        for original, stand_in in stand_ins.items():
-            stack.callback(setattr, original, "__code__", original.__code__)
-            original.__code__ = stand_in.__code__
-        stack.enter_context(_NoKernels())
-        try:
-            once = call(function, *args, by_hand=True, twice=False)
-        except AssertionError as error:
-            for words, hint in HINTS.items():
-                if words in str(error):
-                    raise AssertionError(f"{error}. {hint}") from error
-            raise
-        parts = [part for part in (once if isinstance(once, (tuple, list)) else [once]) if isinstance(part, Tensor)]
-        if not all(((part - part) == 0).all().item() for part in parts):
-            raise AssertionError(
-                f"{function.__name__} gives NaN or infinity: from 0 * (1 / 0), or from the quantile of 0 or of 1"
-            )
-        return call(function, *args, by_hand=True)
-
-
-def random_weight(shape, dtype=torch.float32, seed: int = 0, size: float = 0.02) -> Tensor:
-    """Normal numbers of deviation ``size``."""
-    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
 
 
 # ---------------------------------------------------------------- the table
@@ -106,12 +50,12 @@ def table(codebook: Callable, end: float) -> None:
 def _table_mistakes(end: float, right: Tensor) -> dict[str, Tensor]:
     quantile = NormalDist().inv_cdf
 
-    def made(above: int, below: int, end: float = end) -> Tensor:
-        up = [quantile(0.5 + (end - 0.5) * k / above) for k in range(1, above + 1)]
-        down = [-quantile(0.5 + (end - 0.5) * k / below) for k in range(1, below + 1)]
+    def made(above: int, below: int, end: float = end, short: int = 0) -> Tensor:
+        up = [quantile(0.5 + (end - 0.5) * k / (above + short)) for k in range(1, above + 1)]
+        down = [-quantile(0.5 + (end - 0.5) * k / (below + short)) for k in range(1, below + 1)]
         return torch.tensor(sorted([*down, 0.0, *up]), dtype=torch.float64)
 
-    raw, (low, high) = made(8, 7), (-1 + torch.arange(8) / 7, torch.arange(1, 9) / 8)
+    raw, ninths, (low, high) = made(8, 7), made(8, 7, short=1), (-1 + torch.arange(8) / 7, torch.arange(1, 9) / 8)
     other = {e: made(8, 7, e) for e in (0.9677083, 15 / 16, 31 / 32, 29 / 30, 0.95, 0.99, 0.999)}
     return {
         "the values are not divided by the largest; they must lie in [-1, 1]": raw,
@@ -120,6 +64,7 @@ def _table_mistakes(end: float, right: Tensor) -> dict[str, Tensor]:
         "eight steps on both sides: the seven values below stop short of the end": (
             torch.tensor(sorted([*made(8, 8)[1:8].tolist(), *raw[7:].tolist()])) / raw.max()
         ),
+        "the steps are 1/9 and 1/8 of the way: eight steps, and seven, lead to the end itself": ninths / ninths.max(),
         **{f"the end is {e:g}, whatever is asked for": x / x.max() for e, x in other.items() if e != end},
     }
 
@@ -138,11 +83,12 @@ def blocks(
 
 
 def edges(quantize: Callable) -> None:
-    """What random weights do not show: ties, the rounding of 1 / absmax, a block of zeros."""
+    """What common weights do not show: ties, the rounding of 1 / absmax, tiny weights, a block of zeros."""
     middle = (NF4[1:].double() + NF4[:-1].double()) / 2
     ties = middle[middle == middle.float()].float()  # absmax is 1, so each of these is x itself
     _judge(quantize, torch.cat([torch.ones(1), ties]), NF4, 64, "weights halfway between two codes")
     _judge(quantize, sensitive(), NF4, 64, "weights next to the middle of two codes")
+    _judge(quantize, random_weight((20, 64), seed=3, size=1e-30), NF4, 64, "weights around 1e-30")
     weight, what = random_weight((4, 64), seed=5), "a weight whose second block is zeros"
     weight[1] = 0
     codes, absmax = _pair(by_hand(quantize, weight, NF4, 64), what)
@@ -176,11 +122,16 @@ def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: s
                    len(truth): "one for each block", (n + 1) // 2: "they are packed already"})  # fmt: skip
     if (codes == right).all():
         return
+    if truth.max() < 1e-20 and (code[codes.clamp(max=len(code) - 1)].abs() <= code[right.long()].abs()).all():
+        raise AssertionError(f"{what}: something is added to absmax before 1 / absmax, or it is clamped, and a block "
+                             f"this small feels it ({count(codes, right)})")  # fmt: skip
     for mistake, slip in _slips(weight, code).items():
         if (codes == rounded(weight, code, block, **slip)[0]).all():
             raise AssertionError(f"{what}: {mistake} ({count(codes, right)})")
     for mistake, wrong in {
         "the codes run from the largest value down": len(code) - 1 - right.int(),
+        "argmin without abs: the smallest x - value is that of the largest value": torch.full((n,), len(code) - 1),
+        "argmin without abs: the smallest value - x is that of the smallest value": torch.zeros(n),
         "absmax is dealt out with repeat; the 64 weights of a block stand together: repeat_interleave": _pick(
             weight.reshape(-1).float() * (1 / truth).repeat(block)[:n], code
         ),
@@ -253,6 +204,7 @@ def _absmax(got, truth: Tensor, weight: Tensor, block: int, what: str) -> None:
         "its sign is kept; absmax is positive": flat.gather(1, flat.abs().argmax(1, keepdim=True))[:, 0],
         "the smallest value of a block": flat.amin(1), "the mean absolute value of a block": flat.abs().mean(1),
         "the root mean square of a block": flat.square().mean(1).sqrt(), "1 / absmax": 1 / truth,
+        "half of a block's range, (max - min) / 2": (flat.amax(1) - flat.amin(1)) / 2,
         "the standard deviation of a block": flat.std(1), "absmax / 7, as for integers": truth / 7,
         "absmax of the whole tensor": flat.abs().max().expand(len(flat)),
         "the blocks run along the wrong axis, down the columns; a weight is cut row after row": (
@@ -281,21 +233,7 @@ def unpacked(packed: Tensor, n: int) -> Tensor:
 def _pair(got, what: str):
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise AssertionError(f"{what}: quantize returns {show(got)}; a pair (codes, absmax) is asked for")
-    return got
-
-
-def vector(got, size: int, dtype: torch.dtype | None, what: str, counts: dict[int, str] | None = None) -> Tensor:
-    """``got`` as a plain tensor (size,), int64 or float64, if its dtype is right; ``counts``: {another size: why}."""
-    if type(got) is not Tensor:
-        shown = "it" if isinstance(got, Tensor) else show(got)  # a tensor's own class may say anything
-        raise AssertionError(f"{what}: {shown} is of type {type(got).__name__}; a torch.Tensor is asked for")
-    if tuple(got.shape) != (size,):
-        why = (counts or {}).get(got.numel(), "") if got.numel() != size else "make it flat"
-        raise AssertionError(f"{what}: the shape is {tuple(got.shape)}, not ({size},){': ' + why if why else ''}")
-    if dtype is not None and got.dtype != dtype:
-        raise AssertionError(f"{what}: the dtype is {str(got.dtype)[6:]}; {str(dtype)[6:]} is asked for")
-    return got.detach().to("cpu", torch.float64 if got.is_floating_point() else torch.int64)
-
-
-def count(got: Tensor, right: Tensor, kind: str = "codes") -> str:
-    return f"{(got != right).sum():,} of {len(right):,} {kind} differ"
+    codes, absmax = (plain(part, f"{what}: {name}") for part, name in zip(got, ("codes", "absmax")))
+    if codes.is_floating_point() and (not absmax.is_floating_point() or codes.numel() < absmax.numel()):
+        raise AssertionError(f"{what}: quantize returns (absmax, codes); (codes, absmax) is asked for")
+    return codes, absmax
