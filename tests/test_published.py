@@ -13,7 +13,7 @@ from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.architecture import KNOWN
 from minigpt.memory.gpus import GPUS
 from minigpt.model import GPTConfig
-from tools.published import compare_published, published_rows, table
+from tools.published import PUBLISHED, compare_published, published_rows, table
 
 ROWS = compare_published()
 REACHED = [row for row in ROWS if row.predicted is not None]
@@ -23,6 +23,29 @@ def test_every_row_is_predicted_or_says_why_not():
     assert [row.id for row in ROWS] == [row["id"] for row in published_rows()]
     assert all(row.reason for row in ROWS if row.predicted is None)
     assert Counter(row.group for row in REACHED) == {"fitcheck": 41, "LitGPT": 15, "peft": 2}
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("fitck-021", "fit-021", "id is 'fit-021'"),
+        (",GiB,allocated", ",MiB,allocated", "unit is 'MiB'"),
+        ("original 3728.08 MiB", "original ? MiB", "fitck-021 cannot be read"),
+        (",grad_ckpt,", ",checkpointed,", "has no grad_ckpt"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, old, new, words):
+    text = PUBLISHED.read_text(encoding="utf8")
+    assert old in text
+    (tmp_path / "rows.csv").write_text(text.replace(old, new, 1), encoding="utf8")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        compare_published(tmp_path / "rows.csv")
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    (tmp_path / "rows.csv").write_text("id,unit\n", encoding="utf8")
+    with pytest.raises(ValueError, match="no rows"):
+        compare_published(tmp_path / "rows.csv")
 
 
 def test_the_prediction_is_within_three_percent_in_the_median_and_ten_at_worst():

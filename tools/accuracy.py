@@ -45,6 +45,7 @@ MODELS = {
     "minigpt-5000-tokens": GPTConfig(n_layer=1, n_embd=64, n_head=4, vocab_size=5000),  # peak at the tied head
     "llama-grouped": llama(),
     "llama-ungrouped": llama(num_key_value_heads=4),
+    "llama-one-key-head": llama(num_key_value_heads=1),
     "llama-tied": llama(tie_word_embeddings=True, vocab_size=3000),
     "llama-biased": llama(attention_bias=True, mlp_bias=True, vocab_size=16),
     "mistral": llama(model_type="mistral"),
@@ -52,6 +53,7 @@ MODELS = {
     "qwen3-wide-heads": llama(model_type="qwen3", head_dim=32),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
+    "gpt2-untied": gpt2(tie_word_embeddings=False),
 }
 OUTPUTS = dict(holds="outputs", use_cache=True)  # what transformers does if nobody asks otherwise
 

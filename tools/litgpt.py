@@ -5,6 +5,7 @@ Every switch is the one behind LitGPT's tutorials/resource-tables.md: torch 2.1,
 
     q, k and v are one matrix; its adapter is padded with zeros to the width of all three
     adapters are bfloat16 like the rest, and so are AdamW's moments
+    Lightning Fabric casts what the model returns, the logits, to float32 (its wrappers.py, convert_output)
     bitsandbytes 0.41 saves each 4-bit layer's input, and dequantizes twice: to float16, then to bfloat16
     the head is in 4 bits too; paged moments lie outside torch's allocator where a tensor has 100,000 elements
 
@@ -115,7 +116,9 @@ class LitGPT:
         for chunk in chunks[1:]:
             chunk.source = chunks[0].source
         del x
-        logits += [self._linear(chunk, "head", s.vocab_size) for chunk in chunks]
+        half = [self._linear(chunk, "head", s.vocab_size) for chunk in chunks]
+        logits += [ops.cast(tape, chunk, 4) for chunk in half]
+        del half
         losses = [ops.cross_entropy(tape, chunk, targets) for chunk in logits]
         return tape.record("sum", losses, Value(tape.new(HALF), 1, HALF))
 

@@ -34,6 +34,7 @@ class Forward:
         self.heads_move = architecture.n_head > 1 and plan.seq_len > 1
         self.batch_moves = self.heads_move and plan.batch > 1
         # Repeated or cached keys and values are in order already.
+        self.one_for_all = 1 == architecture.n_kv_head < architecture.n_head and plan.batch > 1
         self.pairs_move = self.batch_moves and architecture.n_head == architecture.n_kv_head and not plan.use_cache
 
     def loss(self, tokens: Value, targets: Value) -> Value:
@@ -112,19 +113,21 @@ class Forward:
     def _llama_block(self, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask) -> Value:
         residual = hidden
         hidden = self._rms_norm(hidden, at + "attn_norm", self.rows)
-        hidden = self._llama_attention(hidden, at, cos, sin, mask)
+        hidden, _scores = self._llama_attention(hidden, at, cos, sin, mask)  # bound to the block's end, there too
         hidden = ops.add(self.tape, residual, hidden)
         residual = hidden
         hidden = self._rms_norm(hidden, at + "mlp_norm", self.rows)
         hidden = self._llama_mlp(hidden, at)
         return ops.add(self.tape, residual, hidden)
 
-    def _llama_attention(self, hidden: Value, at: str, cos: Value, sin: Value, mask: Value | None) -> Value:
+    def _llama_attention(self, hidden: Value, at: str, cos: Value, sin: Value, mask: Value | None) -> tuple:
+        """The output, and eager attention's weights, which transformers returns beside it."""
         tape, a, D = self.tape, self.a, self.a.head_dim
         q = self.linear(hidden, at + "q", a.n_head * D)
-        k = self.linear(hidden, at + "k", a.n_kv_head * D)
         if a.qk_norm:  # qwen3 norms each head before it rotates
             q = self._rms_norm(q, at + "q_norm", self.rows * a.n_head)
+        k = self.linear(hidden, at + "k", a.n_kv_head * D)
+        if a.qk_norm:
             k = self._rms_norm(k, at + "k_norm", self.rows * a.n_kv_head)
         v = self.linear(hidden, at + "v", a.n_kv_head * D)
         if self.heads_move:  # after the rotation's slices the gradient's layout is another
@@ -134,8 +137,8 @@ class Forward:
         q, k = self._rotate_both(q, k, cos, sin)
         if self.plan.use_cache:
             k, v = self._cache(k, v)
-        y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
-        return self.linear(y, at + "o", a.n_embd)
+        y, weights = self._attend(q, k, v, mask)
+        return self.linear(y, at + "o", a.n_embd), weights
 
     def _rotate_both(self, q: Value, k: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
         return ops.rotate(self.tape, q, cos, sin), ops.rotate(self.tape, k, cos, sin)
@@ -152,7 +155,7 @@ class Forward:
     def _gpt2(self, tokens: Value, targets: Value) -> Value:
         hidden = self._gpt2_model(tokens)
         self.tape.block = "head"
-        logits = self.linear(hidden, "embedding", self.a.vocab_size)
+        logits = self.linear(hidden, "embedding" if self.a.tied else "head", self.a.vocab_size)
         return self._hugging_face_loss(logits, targets)
 
     def _gpt2_model(self, tokens: Value) -> Value:
@@ -172,19 +175,19 @@ class Forward:
     def _gpt2_block(self, hidden: Value, mask: Value | None = None, *, at: str) -> Value:
         residual = hidden
         hidden = self._layer_norm(hidden, at + "attn_norm")
-        attended = self._gpt2_attention(hidden, at, mask)
+        attended, _scores = self._gpt2_attention(hidden, at, mask)
         hidden = ops.add(self.tape, attended, residual)
         residual = hidden
         hidden = self._layer_norm(hidden, at + "mlp_norm")
         fed = self._gpt2_mlp(hidden, at)
         return ops.add(self.tape, residual, fed)
 
-    def _gpt2_attention(self, hidden: Value, at: str, mask: Value | None) -> Value:
+    def _gpt2_attention(self, hidden: Value, at: str, mask: Value | None) -> tuple:
         q, k, v = ops.split(self.tape, self.linear(hidden, at + "qkv", 3 * self.a.n_embd), 3)
         if self.plan.use_cache:
             k, v = self._cache(k, v)
-        y = self._sdpa(q, k, v) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
-        return self.linear(y, at + "o", self.a.n_embd)
+        y, weights = self._attend(q, k, v, mask)
+        return self.linear(y, at + "o", self.a.n_embd), weights
 
     def _gpt2_mlp(self, hidden: Value, at: str) -> Value:
         hidden = self.linear(hidden, at + "up", self.a.n_inner)
@@ -195,8 +198,10 @@ class Forward:
         """0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))), each step a tensor of its own."""
         tape = self.tape
         half = ops.scale(tape, x)
-        inner = ops.scale(tape, ops.add(tape, x, ops.scale(tape, ops.power(tape, x))))
-        return ops.multiply(tape, half, ops.shift(tape, ops.tanh(tape, inner)))
+        bent = ops.scale(tape, ops.add(tape, x, ops.scale(tape, ops.power(tape, x))))
+        bent = ops.tanh(tape, bent)
+        bent = ops.shift(tape, bent)
+        return ops.multiply(tape, half, bent)
 
     # ------------------------------------------------------------ shared parts
 
@@ -233,7 +238,11 @@ class Forward:
         q, k, v = (self._product(value) for value in (q, k, v))
         return ops.attention(self.tape, q, k, v, self.rows * self.a.n_head)
 
-    def _eager(self, q: Value, k: Value, v: Value, mask: Value) -> Value:
+    def _attend(self, q: Value, k: Value, v: Value, mask: Value | None) -> tuple[Value, Value | None]:
+        """Attention as the plan has it: its output, and the weights where they are a tensor."""
+        return (self._sdpa(q, k, v), None) if self.plan.attention == "sdpa" else self._eager(q, k, v, mask)
+
+    def _eager(self, q: Value, k: Value, v: Value, mask: Value) -> tuple[Value, Value]:
         """transformers' eager attention; grouped keys and values are repeated to every query head first."""
         tape = self.tape
         keys, values = self._repeat(k), self._repeat(v)
@@ -241,36 +250,48 @@ class Forward:
         weights = ops.add(tape, weights, mask)
         if self.a.family == "gpt2":
             weights = ops.softmax(tape, weights)
-        else:
-            weights = ops.softmax_in_float32(tape, weights, self.plan.regime.half == "float16")
-        weights = ops.cast(tape, weights, v.itemsize if self.a.family == "gpt2" else q.itemsize)
+            weights = ops.cast(tape, weights, v.itemsize)
+        else:  # softmax and cast are one expression there: the masked scores are bound until both are done
+            half = self.plan.regime.half == "float16"
+            weights = ops.cast(tape, ops.softmax_in_float32(tape, weights, half), q.itemsize)
         y = self._weigh(weights, values)
-        return ops.copy(tape, y, gradient_copied=self.batch_moves) if self.heads_move else y
+        return (ops.copy(tape, y, gradient_copied=self.batch_moves) if self.heads_move else y), weights
 
     def _repeat(self, x: Value) -> Value:
         groups = self.a.n_head // self.a.n_kv_head
-        return x if groups == 1 else ops.repeat(self.tape, x, groups)
+        if groups == 1:
+            return x
+        return ops.expand(self.tape, x, groups) if self.a.n_kv_head == 1 else ops.repeat(self.tape, x, groups)
+
+    def _in_order(self, x: Value, seen_as_many: bool) -> Value:
+        """Keys or values as a batched product takes them: copied if heads are interleaved, or are one seen as many."""
+        if self.pairs_move or seen_as_many:
+            return ops.copy(self.tape, x, gradient_copied=self.pairs_move)
+        return x
 
     def _scores(self, q: Value, k: Value) -> Value:
         """q @ k^T: B * H * T * T elements. The factors are copied if their heads are interleaved."""
         tape, a, plan = self.tape, self.a, self.plan
+        seen_as_many = self.one_for_all and not self._casts(k)
         q, k = self._product(q), self._product(k)
         q = ops.copy(tape, q) if self.batch_moves else q
-        if self.pairs_move:
-            k = ops.copy(tape, k)
+        k = self._in_order(k, seen_as_many)
         return ops.matmul(tape, q, k, plan.batch * a.n_head * plan.seq_len**2)
 
     def _weigh(self, weights: Value, v: Value) -> Value:
         """weights @ v: B * H * T * D elements."""
         tape, a = self.tape, self.a
+        seen_as_many = self.one_for_all and not self._casts(v)
         weights, v = self._product(weights), self._product(v)
-        if self.pairs_move:
-            v = ops.copy(tape, v)
+        v = self._in_order(v, seen_as_many)
         return ops.matmul(tape, weights, v, self.rows * a.n_head * a.head_dim)
+
+    def _casts(self, x: Value) -> bool:
+        return self.plan.regime.autocast is not None and x.itemsize != self.compute
 
     def _product(self, x: Value) -> Value:
         """x as a matrix product takes it: in 16 bits under autocast."""
-        return ops.cast(self.tape, x, self.compute) if self.plan.regime.autocast else x
+        return ops.cast(self.tape, x, self.compute) if self._casts(x) else x
 
     def _cache(self, k: Value, v: Value) -> tuple[Value, Value]:
         """transformers' DynamicCache: copies of the keys and values, in the keys' precision, kept as outputs."""

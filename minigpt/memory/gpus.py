@@ -9,7 +9,8 @@ where it is on by default. ``bandwidth`` is NVIDIA's data sheet. Formats follow 
 float16 from 7.0 on among the cards here, bfloat16 from 8.0 on (what torch.cuda.is_bf16_supported asks for).
 
 ``workspace`` is what torch gives each cuBLAS handle, from the allocator, at its first matrix product: 32 MiB on compute
-capability 9.0, and elsewhere two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp).
+capability 9.0 and later, before it two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp, 2026; until
+then it was 32 MiB on 9.0 alone).
 
 Left out: cards with several memory sizes under one name, Multi-Instance GPU slices, other makers.
 """
@@ -38,7 +39,7 @@ class GPU:
     @property
     def workspace(self) -> int:
         """Bytes that torch gives each cuBLAS handle. A training step has two: the forward's thread and backward's."""
-        return 32 * MIB if self.capability[0] == 9 else 2 * 4 * MIB + 16 * 8 * 1024
+        return 32 * MIB if self.capability >= (9, 0) else 2 * 4 * MIB + 16 * 8 * 1024
 
     @property
     def withheld(self) -> int:

@@ -50,6 +50,7 @@ class Linears:
         self.cached_casts: dict[str, Value] = {}
         self.storages: list[Storage] = []
         frozen = plan.method != "full"
+        self.gpt2 = architecture.family == "gpt2"
         self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
         dora_layer = dora.own_layer if self.own else dora.peft_layer
         self.adapted = dora_layer if plan.variant == "dora" else Linears._lora
@@ -100,7 +101,8 @@ class Linears:
         weight, bias = self.cast_weight(name), self.weights.get(name + ".bias")
         if bias is not None:
             bias = self.cast_weight(name + ".bias")
-        return ops.linear(self.tape, ops.cast(self.tape, x, self.compute_of(x)), weight, n_out, bias)
+        transposed = not (self.gpt2 and bias is not None)  # its Conv1D: every layer but the head
+        return ops.linear(self.tape, ops.cast(self.tape, x, self.compute_of(x)), weight, n_out, bias, transposed)
 
     def compute_of(self, x: Value) -> int:
         """Autocast's precision, or x's own."""
@@ -153,7 +155,8 @@ class Linears:
         """Linear4bit, or this course's: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
         tape, n = self.tape, x.numel * n_out // self.quantized[name] * n_out
         inside = ops.cast(tape, x, FOUR_BIT_COMPUTE)
-        weight = self._dequantized(name, FOUR_BIT_COMPUTE) if self.own else None  # bitsandbytes' kernel needs no W
+        # bitsandbytes' CPU kernel needs no whole W; on CUDA it makes one, as the readings of a T4 show.
+        weight = self._dequantized(name, FOUR_BIT_COMPUTE) if self.own or tape.cuda else None
         out = Value(tape.new(n * FOUR_BIT_COMPUTE), n, FOUR_BIT_COMPUTE)
         del weight
 

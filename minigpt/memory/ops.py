@@ -114,6 +114,11 @@ def repeat(tape: Tape, x: Value, times: int) -> Value:
     return tape.record("repeat", [x], out)
 
 
+def expand(tape: Tape, x: Value, times: int) -> Value:
+    """As ``repeat``, without a copy: one head of one sequence can be seen as many."""
+    return tape.record("expand", [x], Value(x.storage, x.numel * times, x.itemsize))
+
+
 def cast(tape: Tape, x: Value, itemsize: int) -> Value:
     """x in another precision; x itself if it has that precision already."""
     if x.itemsize == itemsize:
@@ -154,17 +159,25 @@ def mean_of_last(tape: Tape, x: Value, rows: int) -> Value:
     return tape.record("mean", [x], Value(tape.new(rows * x.itemsize), rows, x.itemsize))
 
 
-def linear(tape: Tape, x: Value, weight: Value, n_out: int, bias: Value | None = None) -> Value:
-    """x @ weight.T (+ bias), for x of shape (rows, n_in) and weight (n_out, n_in)."""
+def linear(
+    tape: Tape, x: Value, weight: Value, n_out: int, bias: Value | None = None, transposed: bool = True
+) -> Value:
+    """x @ weight.T (+ bias), for x (rows, n_in) and weight (n_out, n_in), or stored as (n_in, n_out), as gpt2 does."""
     out = x.numel * n_out // weight.numel * n_out, x.itemsize
     # A product makes the weight's gradient first; addmm, which adds a bias, the input's.
     inputs = [weight, x] if bias is None else [x, weight, bias]
-    place = inputs.index(x)
+    views = [x] + [weight] * transposed  # x's gradient (rows, n_in) is seen as (batch, seq, n_in)
+    viewed = [value in views for value in inputs[:2]]
+    del views
 
-    def backward(edges, gradient):
-        made = tape.fresh(edges)
-        if made[place] is not None:
-            made[place].viewed = True  # (rows, n_in), seen as (batch, seq, n_in)
+    def backward(edges, gradient):  # it must not know x, weight or bias, or they would live as long as the node
+        made = [tape.gradient(edge) for edge in edges[:2]]
+        for product, seen in zip(made, viewed, strict=True):
+            if product is not None:
+                product.viewed = seen
+        if len(edges) == 3:
+            tape.recomputed.clear()  # the node has run; the engine sums the gradient's rows into the bias's
+            made.append(tape.gradient(edges[2]))
         return made
 
     return tape.record("linear", inputs, out, _saves(x, weight), backward)

@@ -10,8 +10,9 @@ and its three usual instants are the backward of the log-softmax, a block's back
 
 With ``plan.card`` the kernels are CUDA's: cuBLAS's workspaces are booked, and softmax and LayerNorm as CUDA has them.
 
-Left out: the allocator's rounding and fragmentation, the CUDA context, the scratch of other kernels, and the few
-kilobytes that position bookkeeping allocates. Pure Python: this imports no torch.
+Left out: the allocator's rounding and fragmentation, the CUDA context, the scratch of other kernels, what CUDA's
+autocast keeps in float32 that a CPU's does not, and the few kilobytes that position bookkeeping allocates. Pure Python:
+this imports no torch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Three rules of torch's engine matter to the peak, each visible in the profiler's
 
     a node's new gradients exist together with its incoming gradient and everything it saved
     two gradients of one value are summed in place when nobody else holds the first one ...
-    ... except where the first is a view, as a linear layer's input gradient is: that makes a third tensor
+    ... except where the first is a view, as a linear layer's gradients are: that makes a third tensor
 """
 
 from __future__ import annotations
@@ -182,8 +182,12 @@ class Tape:
         """A new gradient along ``edge``, in its input's precision; None if that input takes none."""
         if edge.target is None:
             return None
-        whole = self._parts[edge.target] == 1
-        return Storage(self, edge.nbytes, self._bucket(edge.target, edge.nbytes) if whole else TEMPORARY)
+        return self._part(edge.target, edge.nbytes)
+
+    def _part(self, target: Node | Leaf, nbytes: int) -> Storage:
+        """A gradient, or one of those that a gradient is the sum of."""
+        whole = self._parts[target] == 1
+        return Storage(self, nbytes, self._bucket(target, nbytes) if whole else TEMPORARY)
 
     def fresh(self, edges: Sequence[Edge], *gradients: Storage) -> list:
         """The usual backward: a new gradient for each input."""
@@ -216,10 +220,13 @@ class Tape:
             gradients = node.backward(node.edges, *incoming)
             del incoming
             self.recomputed.clear()
+            edges = node.edges
+            self._cast_for_leaves(edges, gradients, viewed=False)
             for item in node.saved if not handles else ():
                 self.let_go(item)
-            edges, node.edges, node.saved, node.backward = node.edges, (), (), None
+            node.edges, node.saved, node.backward = (), (), None
             item = handles = None
+            self._cast_for_leaves(edges, gradients, viewed=True)
             gradients.reverse()
             for edge in edges:
                 gradient, target = gradients.pop(), edge.target
@@ -233,21 +240,27 @@ class Tape:
                     if type(target) is Node:
                         heapq.heappush(ready, (-target.order, target))
                     else:
-                        self._accumulate(target, pending.pop(target)[0])
+                        gradient = pending.pop(target)[0]
+                        target.gradient = target.gradient or gradient  # taken over as .grad, or added to it
+                        gradient = None
             node = edge = edges = target = slots = None
 
     def _sum(self, old: Storage | None, new: Storage, target: Node | Leaf) -> Storage:
         if old is None:
             return new
-        if getrefcount(old) <= HELD_BY_ENGINE and not old.viewed and type(target) is Node:
+        if getrefcount(old) <= HELD_BY_ENGINE and not old.viewed:
+            old.move(self._bucket(target, old.nbytes))
             return old  # in place
         return Storage(self, old.nbytes, self._bucket(target, old.nbytes))
 
-    def _accumulate(self, leaf: Leaf, gradient: Storage) -> None:
-        """Take the storage over as ``.grad``, or cast it to that precision, or add it to what is there."""
-        if leaf.gradient is None:
-            same = gradient.nbytes == leaf.nbytes
-            leaf.gradient = gradient if same else Storage(self, leaf.nbytes, leaf.bucket)
+    def _cast_for_leaves(self, edges: Sequence[Edge], gradients: list, viewed: bool) -> None:
+        """The engine casts what a leaf is sent to the precision of its ``.grad``: a view after a node of its own."""
+        for i, edge in enumerate(edges):
+            gradient, target = gradients[i], edge.target
+            if gradient is None or type(target) is not Leaf or gradient.nbytes == target.nbytes:
+                continue
+            if gradient.viewed == viewed:
+                gradients[i] = self._part(target, target.nbytes)
 
     def result(self, frozen: int = 0) -> StepMemory:
         peak = Ledger(*self.peak_totals)
