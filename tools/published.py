@@ -46,7 +46,7 @@ class Compared:
 
 
 def published_rows(path: str | Path = PUBLISHED) -> list[dict[str, str]]:
-    """The file's rows. Raises ValueError for a file without rows, a column that is missing, or an unknown id or unit."""
+    """The file's rows. Raises ValueError for a file without rows, a missing column, or an unknown id or unit."""
     with open(path, newline="", encoding="utf8") as file:
         rows = list(csv.DictReader(file))
     if not rows:
