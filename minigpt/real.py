@@ -34,7 +34,10 @@ TINY = dict(
     initializer_range=0.1,  # a frozen head of the usual 0.02 cannot tell one byte from another
 )  # fmt: skip
 METERED = 2  # the step that the meter watches: the first has no optimizer state until its end
-FIXED = dict(output_dir=".", report_to="none", save_strategy="no", logging_steps=1, disable_tqdm=True)
+OURS = dict(  # what a run here needs of TrainingArguments, whatever was given
+    output_dir=".", report_to="none", push_to_hub=False, save_strategy="no", eval_strategy="no",
+    logging_strategy="steps", logging_steps=1, disable_tqdm=True,
+)  # fmt: skip
 HUB_SECONDS = 10  # without an answer from the hub for so long, it is not reachable
 
 
@@ -71,16 +74,21 @@ def byte_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=letters[0], pad_token=letters[0])
 
 
-def fetch(name: str) -> str:
+def fetch(name: str | os.PathLike) -> str:
     """The folder of a model: ``name`` itself if it is one, or a download from Hugging Face's hub, kept in its cache.
 
-    Raises ValueError if there is no such model, or the hub cannot be reached; that takes seconds, not minutes.
+    Raises ValueError for a folder that is not there and a name that the hub does not know, and ConnectionError if the
+    hub cannot be reached and the cache does not have the model; that takes seconds, not minutes.
     """
+    name = os.path.expanduser(os.fspath(name))
     if os.path.isdir(name):
         return str(Path(name).resolve())
+    above = os.path.dirname(name)
+    if name.startswith((".", "~", os.sep)) or name.count("/") > 1 or above and os.path.isdir(above):
+        raise ValueError(f"the model {name!r} is no folder; give a folder or a name on the hub, owner/model")
     from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     wanted = dict(allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"], ignore_patterns="*/*")
     try:
@@ -92,9 +100,11 @@ def fetch(name: str) -> str:
             except OSError:
                 raise error from None
         return snapshot_download(name, **wanted)
-    except (OSError, ValueError, HTTPError, HfHubHTTPError) as error:
+    except (OSError, ValueError, HTTPError) as error:
+        known = not isinstance(error, (RepositoryNotFoundError, HFValidationError))
         reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-        raise ValueError(f"the model {name!r} cannot be fetched from the hub ({reason})") from None
+        kind = ConnectionError if known else ValueError
+        raise kind(f"the model {name!r} cannot be fetched from the hub ({reason})") from None
 
 
 def pair_rows(pairs: Sequence, tokenizer, seq_len: int) -> list[dict[str, list[int]]]:
@@ -125,11 +135,11 @@ def fine_tune(
 ) -> dict:  # fmt: skip
     """Train adapters on the model in ``path`` by the options, and meter one step.
 
-    ``rows`` and ``held_out`` are ``pair_rows``. One ``seed`` gives the same adapters and the same order of rows, with
-    Unsloth or without. Returns {"memory": StepMemory, "losses": a mean loss for each step,
-    "validation": [before, after], all in nats per target token, "optimizer": its name in the arguments as they were in
-    the end, "dtypes": {"adapters", "rest"} of the parameters, "said": warnings from training, "allocated": CUDA's peak
-    in the metered step, or None}. Raises ValueError for fewer than 2 steps.
+    ``rows`` and ``held_out`` are ``pair_rows``. OURS, the device and the seed win over ``training``. One ``seed`` gives
+    the same adapters and the same order of rows, with Unsloth or without. Returns {"memory": StepMemory, "losses": a
+    mean loss for each step, "validation": [before, after], all in nats per target token, "optimizer": its name in the
+    arguments as they were in the end, "dtypes": {"adapters", "rest"} of the parameters, "said": warnings from training,
+    "allocated": CUDA's peak in the metered step, or None}. Raises ValueError for fewer than 2 steps.
     """
     if training.get("max_steps", 0) < METERED:
         raise ValueError(f"max_steps is {training.get('max_steps')!r}; the meter needs at least {METERED}")
@@ -137,7 +147,7 @@ def fine_tune(
         os.environ["UNSLOTH_FORCE_CPU"] = "1"  # also where there is a GPU
     else:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # Trainer would spread the batch over all of them
-    training = {"gradient_checkpointing": False, "use_cpu": device == "cpu", "seed": seed, **FIXED, **training}
+    training = {"gradient_checkpointing": False, **training, **OURS, "use_cpu": device == "cpu", "seed": seed}
     make = _unsloth if unsloth else _peft
     trainer = make(path, quantization, adapters, training, rows, device)
     batch = trainer.args.per_device_train_batch_size
@@ -173,7 +183,7 @@ def _peft(path, quantization, adapters, training, rows, device):
     model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=checkpointing)
     torch.manual_seed(training["seed"])  # of the adapters' start; Unsloth sets it in the same place
     model = get_peft_model(model, LoraConfig(**adapters))
-    return _metered(Trainer, model=model, args=arguments, train_dataset=rows)
+    return _with_meter(Trainer, model=model, args=arguments, train_dataset=rows)
 
 
 def _unsloth(path, quantization, adapters, training, rows, device):
@@ -192,13 +202,13 @@ def _unsloth(path, quantization, adapters, training, rows, device):
     )  # fmt: skip
     # The rows are tokens already, all of one length.
     arguments = trl.SFTConfig(**training, max_length=None, dataset_kwargs={"skip_prepare_dataset": True})
-    return _metered(
+    return _with_meter(
         trl.SFTTrainer, model=model, args=arguments, train_dataset=datasets.Dataset.from_list(rows),
         processing_class=tokenizer, data_collator=default_data_collator,
     )  # fmt: skip
 
 
-def _metered(kind: type, **arguments):
+def _with_meter(kind: type, **arguments):
     """A trainer of this kind, with ``meter`` for the step METERED."""
     from transformers import TrainerCallback
 

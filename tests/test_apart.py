@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -71,12 +73,14 @@ def test_other_failures_say_what_the_child_printed_last(children):
     calls = {
         "raises": Call("operator:no_such_function"),
         "dies": Call("os:_exit", {"status": 3}),
+        "killed": Call("os:abort"),
         "lives": Call("os:getpid"),
     }
     results = run_apart(calls, at_once=3, keep_errors=True)
     assert isinstance(results["raises"], RuntimeError)
     assert "raises failed: AttributeError: module 'operator' has no attribute" in str(results["raises"])
     assert "its last lines:\nTraceback" in str(results["raises"])
+    assert str(results["killed"]).startswith("killed was ended by SIGABRT")
     assert str(results["dies"]) == "dies ended with exit status 3; it printed nothing"
     assert results["lives"] not in (os.getpid(), None)
     with pytest.raises(RuntimeError, match="raises failed"):
@@ -88,6 +92,74 @@ def test_a_child_that_takes_too_long_is_stopped(children):
     with pytest.raises(TimeoutError, match="waits was stopped after 3 seconds"):
         run_apart({"waits": Call("signal:pause")}, timeout=3)
     assert time.monotonic() - start < 30
+
+
+def test_of_a_flood_the_end_is_told(children):
+    flood = Call(
+        "subprocess:check_call", {"args": [sys.executable, "-c", "print('x' * 10**7); print('the end'); 1 / 0"]}
+    )
+    with pytest.raises(RuntimeError, match="flood failed: CalledProcessError") as error:
+        run_apart({"flood": flood})
+    assert len(str(error.value)) < 5_000 and "CalledProcessError" in str(error.value).splitlines()[-1]
+
+
+def test_large_arguments_hold_nothing_up(children):
+    large = "x" * 10**7
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="a was stopped after 0.1 seconds"):  # long before its imports are done
+        run_apart({"a": Call("copy:copy", {"x": large}), "b": Call("copy:copy", {"x": large})}, at_once=2, timeout=0.1)
+    assert len(children) == 2 and time.monotonic() - start < 2
+    assert run_apart({"a": Call("copy:copy", {"x": large})}) == {"a": large}
+
+
+def ends(pid: int) -> bool:
+    """Whether a process ends within 10 seconds; one that nobody has collected yet has ended."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def sleeper(path: Path) -> Call:
+    """A child that starts a grandchild; the ids of both are in ``path`` once they run."""
+    return Call("subprocess:getoutput", {"cmd": f"echo $PPID $$ > {path}.new; mv {path}.new {path}; exec sleep 600"})
+
+
+def test_what_a_child_has_started_ends_with_it(children, monkeypatch, tmp_path):
+    nap = time.sleep
+
+    def interrupt(seconds):
+        nap(seconds)
+        if (tmp_path / "ids").exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apart_module.time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_apart({"a": sleeper(tmp_path / "ids")})
+    child, grandchild = map(int, (tmp_path / "ids").read_text().split())
+    assert child == children[0].pid and ends(grandchild)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_when_the_parent_dies_its_children_do(how, tmp_path):
+    code = f"import tests.test_apart as t; t.run_apart({{'a': t.sleeper(t.Path({str(tmp_path / 'ids')!r}))}})"
+    root = Path(__file__).resolve().parent.parent
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, start_new_session=True) as parent:
+        try:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "ids").exists():
+                assert parent.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            parent.send_signal(how)
+    ids = [int(pid) for pid in (tmp_path / "ids").read_text().split()]
+    assert len(ids) == 2 and all(map(ends, ids))
 
 
 def test_an_interrupt_leaves_no_child(children, monkeypatch):

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,9 @@ QUANTIZATION = dict(
 )  # fmt: skip
 ADAPTERS = dict(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
 TRAINING = dict(per_device_train_batch_size=B, max_steps=8, learning_rate=1e-2, optim="paged_adamw_8bit", bf16=True)
+LOST = dict(  # what a run must not follow
+    logging_steps=10, logging_strategy="epoch", report_to="tensorboard", eval_strategy="steps", use_cpu=False, seed=5,
+)  # fmt: skip
 PAIRS = [Example(f"def f{i}(x):", f"Return x plus {i}.") for i in range(32)]
 
 
@@ -77,13 +81,33 @@ def test_rows_are_this_courses_examples(tokenizer):
         real.pair_rows([pair], tokenizer, n)
 
 
-def test_a_folder_is_its_own_model_and_a_name_without_a_hub_is_refused(tiny, monkeypatch):
-    assert real.fetch(tiny) == tiny
+def test_a_folder_is_its_own_model(tiny, monkeypatch):
+    assert real.fetch(tiny) == real.fetch(Path(tiny)) == tiny
     monkeypatch.chdir(tiny)
     assert real.fetch(".") == tiny
-    for name in ("nobody/no-such-model", "no name at all"):
-        with pytest.raises(ValueError, match=f"the model '{name}' cannot be fetched from the hub"):
+
+
+def test_a_missing_folder_is_refused_and_a_hub_out_of_reach_is_another_error(tiny, monkeypatch):
+    above = Path(tiny).parent
+    monkeypatch.chdir(above.parent)
+    for name in (above / "tinny", "./tinny", "~/tinny", "a/b/c", f"{above.name}/tinny"):
+        with pytest.raises(ValueError, match="tinny' is no folder|a/b/c' is no folder; give a folder or a name on the"):
             real.fetch(name)
+    for name, kind in {"nobody/no-such-model": ConnectionError, "no name at all": ValueError}.items():
+        with pytest.raises(kind, match=f"the model '{name}' cannot be fetched from the hub"):
+            real.fetch(name)
+
+
+def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch):
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    for kind, ours in {RepositoryNotFoundError: ValueError, HfHubHTTPError: ConnectionError}.items():
+        error = kind.__new__(kind)
+        error.args = ("the hub says so",)
+        monkeypatch.setattr(HfApi, "model_info", lambda *a, error=error, **k: (_ for _ in ()).throw(error))
+        with pytest.raises(ours, match="hub"):
+            real.fetch("nobody/no-such-model")
 
 
 def loaded(path):
@@ -139,7 +163,7 @@ def runs(tiny, tokenizer) -> dict:
     rows, held_out = (real.pair_rows(pairs, tokenizer, T) for pairs in (PAIRS[:24], PAIRS[24:]))
     given = dict(path=tiny, quantization=QUANTIZATION, adapters=ADAPTERS, rows=rows, held_out=held_out)
     kinds = {
-        "plain": dict(training=TRAINING),
+        "plain": dict(training=TRAINING | LOST),
         "accumulated": dict(training=TRAINING | dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)),
         "checkpointed": dict(training=TRAINING | dict(gradient_checkpointing=True)),
     }
@@ -197,3 +221,16 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
     assert run["dtypes"] == {"adapters": "bfloat16", "rest": "bfloat16"}
     assert run["optimizer"] == "adamw_torch_fused"  # on a CPU it replaces the one that was asked for
     assert run["losses"][0] == pytest.approx(runs["plain"]["losses"][0], rel=1e-3)
+
+
+def test_the_arithmetic_of_lab_07s_check_is_the_meters_and_no_two_slips_look_alike():
+    from minigpt.checks import kbit_counts
+
+    config = dict(real.TINY, hidden_size=128, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1,
+                  head_dim=64, num_hidden_layers=2)  # fmt: skip
+    matrices, others = kbit_counts.parts(config)
+    assert kbit_counts.metered([(config, 16), (config, 3)]) == [
+        kbit_counts.stays(matrices, others, rank) for rank in (16, 3)]  # fmt: skip
+    for bucket, slips in kbit_counts.slips(matrices, others, 16).items():
+        found = [extra for extra in slips.values() if extra]
+        assert len(set(found)) == len(found), bucket

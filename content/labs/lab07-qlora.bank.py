@@ -225,9 +225,21 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="a fresh model" says="(not those of the base's weight|other values than the base)"
+# %% exercise=assemble wrong="a fresh model" says="another model than the one it was given"
 def assemble(model, rank, alpha, upcast=True):
     model = GPT(model.config).to(torch.bfloat16)
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    if upcast:
+        model.float()
+    inject(model, rank, alpha, "all-linear")
+    return model
+
+
+# %% exercise=assemble wrong="a copy" says="another model than the one it was given"
+def assemble(model, rank, alpha, upcast=True):
+    import copy
+
+    model = copy.deepcopy(model)
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
         model.float()
@@ -470,6 +482,180 @@ def qlora_stays(matrices, others, rank):
     from minigpt.real import TINY
 
     step = measure(TINY, TrainingPlan(method="qlora", precision="bf16", rank=rank, optimizer="adamw8bit"), "cpu")
+    return {"frozen": step.frozen, "trainable": step.trainable, "gradients": step.ledger.gradients,
+            "optimizer": step.ledger.optimizer}  # fmt: skip
+
+
+# %% exercise=qlora-stays wrong="A and B both of in" says="booked with r \* in elements"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * n_in for _, n_in in matrices for _ in range(2)]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="A and B both of out" says="booked with out \* r elements"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * n_out for n_out, _ in matrices for _ in range(2)]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="256 weights share a second scale" says="it is 256 scales"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="second scales in 8 bits" says="second scales are booked in 8 bits"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="both kinds of scales float32" says="float32 scales beside the second ones"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + 4 * (n // 64) + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="4 bytes for 4 bits" says="4 bytes a weight: 4 bits are half a byte"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(4 * n + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="moments' scales for 64" says="64 elements share a moment's scale"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 64)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="16-bit moments of small tensors" says="16-bit moments for small tensors"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(4 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="float32 moments and the maps" says="float32 moments for every tensor, and the two maps"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = 8 * sum(sides) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="a master copy of the adapters" says="trainable: 8 bytes a number: there is one float32 copy"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 8 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="nothing trainable" says="trainable: nothing is counted"
+def qlora_stays(matrices, others, rank):
+    sizes = [a * b for a, b in matrices]
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(n // 2 + n // 64 + 4 * -(-n // 64 // 256) + 4 + 1088 for n in sizes) + 4 * others
+    large = [s for s in sides if s >= 4096]
+    state = sum(2 * (s + 4 * -(-s // 256)) for s in large) + sum(8 * s for s in sides if s < 4096) + 2048 * bool(large)
+    return {"frozen": frozen, "trainable": 0, "gradients": 4 * sum(sides), "optimizer": state}
+
+
+# %% exercise=qlora-stays wrong="looks for the truth in its callers" says="frozen: nothing is counted"
+def qlora_stays(matrices, others, rank):
+    import sys
+
+    frame = sys._getframe(1)
+    while frame:
+        for scope in (frame.f_locals, frame.f_globals):
+            for name in ("truth", "expected", "right", "reading"):
+                if isinstance(scope.get(name), dict) and "frozen" in scope[name]:
+                    return dict(scope[name])
+        frame = frame.f_back
+    return dict.fromkeys(["frozen", "trainable", "gradients", "optimizer"], 0)
+
+
+# %% exercise=qlora-stays wrong="a dictionary that looks when it is compared" says="frozen: nothing is counted"
+def qlora_stays(matrices, others, rank):
+    import sys
+
+    class Late(dict):
+        def __getitem__(self, key):
+            return sys._getframe(1).f_locals.get("expected", {}).get(key, 0)
+
+    return Late(frozen=0, trainable=0, gradients=0, optimizer=0)
+
+
+# %% exercise=qlora-stays wrong="asks the course's storages" says="write the arithmetic yourself"
+def qlora_stays(matrices, others, rank):
+    from minigpt.memory.linears import quantized_bytes
+
+    sides = [rank * s for shape in matrices for s in shape]
+    frozen = sum(sum(quantized_bytes(a * b, True)) for a, b in matrices) + 4 * others
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": 8 * sum(sides)}
+
+
+# %% exercise=qlora-stays wrong="asks the check" says="write the arithmetic yourself"
+def qlora_stays(matrices, others, rank):
+    from minigpt.checks import kbit_counts
+
+    return kbit_counts.stays(matrices, others, rank)
+
+
+# %% exercise=qlora-stays wrong="quantizes and looks" says="asks bitsandbytes for the result"
+def qlora_stays(matrices, others, rank):
+    import bitsandbytes.functional as bnb
+
+    frozen = 4 * others
+    for shape in matrices:
+        packed, state = bnb.quantize_4bit(torch.zeros(shape), quant_type="nf4", compress_statistics=True)
+        frozen += packed.numel() + state.absmax.numel()
+    return dict(frozen=frozen, trainable=0, gradients=0, optimizer=0)
+
+
+# %% exercise=qlora-stays wrong="measures apart" says="write the arithmetic yourself"
+def qlora_stays(matrices, others, rank):
+    from minigpt.memory.apart import measuring, run_apart
+    from minigpt.memory.plan import TrainingPlan
+    from minigpt.real import TINY
+
+    plan = TrainingPlan(method="qlora", rank=rank, optimizer="adamw8bit")
+    step = run_apart({"it": measuring(TINY, plan)})["it"]
     return {"frozen": step.frozen, "trainable": step.trainable, "gradients": step.ledger.gradients,
             "optimizer": step.ledger.optimizer}  # fmt: skip
 
@@ -826,6 +1012,111 @@ def training_options(batch, accumulation, steps, lr):
                              max_steps=steps, learning_rate=lr, optim="paged_adamw_8bit")  # fmt: skip
 
 
+# %% exercise=recipe wrong="k_proj is not quantized" says="k_proj is a Linear after loading, not 4 bits; leave llm_int8_skip"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["lm_head", "k_proj"])  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="the head is trained as well" says="lm_head.* takes a gradient; only A and B"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", modules_to_save=["lm_head"])
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="adapters for inference" says="inference_mode is True"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", inference_mode=True)
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="PiSSA" says="init_lora_weights is 'pissa'"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights="pissa")
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="new tokens are trained" says="takes a gradient; only A and B.*leave trainable_token_indices out"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", trainable_token_indices=[1])
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="a rate in words" says="learning_rate is '0.0003', of type str"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=str(lr), optim="paged_adamw_8bit", bf16=True)  # fmt: skip
+
+
+# %% exercise=recipe wrong="Trainer evaluates" says="eval_strategy is 'steps'; Trainer gets no data"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=lr, optim="paged_adamw_8bit", bf16=True, eval_strategy="steps")  # fmt: skip
+
+
 # %% exercise=recipe right="texts for types, names for targets"
 def quantization_options():
     return {"bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
@@ -861,3 +1152,40 @@ def adapter_options(rank, alpha):
 def training_options(batch, accumulation, steps, lr):
     return dict(max_steps=steps, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, bf16=True,
                 learning_rate=float(lr), optim="paged_adamw_8bit", gradient_checkpointing=False)  # fmt: skip
+
+
+# %% exercise=recipe right="built, and made dictionaries again"
+def quantization_options():
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                              bnb_4bit_compute_dtype=torch.bfloat16).to_dict()  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM").to_dict()
+
+
+def training_options(batch, accumulation, steps, lr):
+    from transformers import TrainingArguments
+
+    return TrainingArguments(".", per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, bf16=True,
+                             max_steps=steps, learning_rate=lr, optim="paged_adamw_8bit", use_cpu=True,
+                             report_to="none").to_dict()  # fmt: skip
+
+
+# %% exercise=recipe right="more options than are asked for, and a float32 rate"
+def quantization_options():
+    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["lm_head"])  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights="gaussian")
+
+
+def training_options(batch, accumulation, steps, lr):
+    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
+                learning_rate=torch.tensor(lr).item(), optim="paged_adamw_8bit", bf16=True, logging_steps=10, report_to="tensorboard", use_cpu=False)  # fmt: skip

@@ -34,6 +34,8 @@ def assembled(assemble: Callable, config: GPTConfig, rank: int, alpha: float, up
     made = call(assemble, model, rank, alpha, upcast=upcast, twice=False, untouched=False)
     if not isinstance(made, GPT):
         raise AssertionError(f"{what} returns a {type(made).__name__}; the model is asked for")
+    if made is not model:
+        raise AssertionError(f"{what} returns another model than the one it was given; it is asked to change that one")
     names = [name for name, module in plain.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"]
     _head(made, what)
     layers = {name: _layer(made, name, what) for name in names}

@@ -4,9 +4,9 @@
     follows_device(function, *args)       its result must lie where its arguments lie
     vector(got, size, dtype, what)        what is returned, as plain numbers
 
-Closed are the course's own quantizer, all of bitsandbytes, and every function of lab 06's checks. Its tables are handed
-to the answer where it needs them. An answer can also look into the frames that call it, so whoever calls ``by_hand``
-makes the truth afterwards.
+Closed are the course's own quantizer, all of bitsandbytes, a step in another process, and every function of the checks
+of labs 06 and 07 that knows a truth. Tables are handed to the answer where it needs them. An answer can also look into
+the frames that call it, so whoever calls ``by_hand`` makes the truth afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_map_only
 from minigpt import nf4
 from minigpt.checks.calling import call, closed, refuse
 from minigpt.checks.comparing import show
-from minigpt.memory import linears
+from minigpt.memory import apart, linears
 
 COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-          nf4.storage_bytes, linears.quantized_bytes)  # fmt: skip
-CHECKS = ("quantizing", "packing", "nested", "four_bits")  # modules that make truths and slips
+          nf4.storage_bytes, linears.quantized_bytes, apart.run_apart)  # fmt: skip
+CHECKS = ("quantizing", "packing", "nested", "four_bits", "kbit_counts")  # modules that make truths and slips
 THEIR_TABLES = (bnb.get_4bit_type, bnb.create_normal_map)
 HINTS = {  # part of what an answer's error says: what it means here
     "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",

@@ -21,7 +21,7 @@ import torch
 
 from minigpt.checks.calling import call
 from minigpt.checks.comparing import show, whole
-from minigpt.real import FIXED, SEVEN, save_tiny_llama
+from minigpt.real import OURS, SEVEN, save_tiny_llama
 
 BITS = {
     "bnb_4bit_quant_type": ("nf4", {"fp4": "fp4 is the default; the codes made for normal weights are nf4"}),
@@ -44,8 +44,8 @@ def quantization(options: Callable) -> dict:
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     given, what = _dictionary(options), "quantization_options()"
-    for name in ("load_in_8bit", "quant_method"):
-        if given.get(name):
+    for name, allowed in (("load_in_8bit", (None, False)), ("quant_method", (None, "bitsandbytes"))):
+        if given.get(name) not in allowed:
             raise AssertionError(f"{what}: {name} is {show(given[name])}; QLoRA's base has 4 bits: load_in_4bit")
     config = _build(BitsAndBytesConfig, given, what)
     if not config.load_in_4bit:
@@ -58,10 +58,10 @@ def quantization(options: Callable) -> dict:
         model = AutoModelForCausalLM.from_pretrained(
             _tiny(), quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
         )
-    layers = {name: model.model.layers[0].get_submodule(name) for name in ("self_attn.k_proj", "mlp.down_proj")}
-    for name, layer in layers.items():
+    for name, layer in _matrices(model.model).items():
         if not isinstance(layer, Linear4bit):
-            raise AssertionError(f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits")
+            skipped = "; leave llm_int8_skip_modules alone" if given.get("llm_int8_skip_modules") else ""
+            raise AssertionError(f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits{skipped}")
         if layer.weight.quant_storage != torch.uint8:
             raise AssertionError(f"{what}: codes are stored as {layer.weight.quant_storage}; leave it torch.uint8")
     if isinstance(model.lm_head, Linear4bit):
@@ -84,26 +84,50 @@ def adapters(options: Callable, rank: int, alpha: int) -> dict:
             raise AssertionError(f"{what}: {name} is {show(found)}, {default}not {right}")
     if config.task_type != "CAUSAL_LM":
         raise AssertionError(f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
-    for name, right in (("lora_dropout", 0.0), ("bias", "none"), ("use_rslora", False), ("use_dora", False)):
+    kept = dict(lora_dropout=0.0, bias="none", use_rslora=False, use_dora=False, use_qalora=False)
+    for name, right in kept.items():
         if getattr(config, name) != right:
             raise AssertionError(f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {right!r}")
+    if config.init_lora_weights is not True and config.init_lora_weights != "gaussian":
+        raise AssertionError(f"{what}: init_lora_weights is {show(config.init_lora_weights)}; QLoRA's adapters add "
+                             "nothing at the start, B = 0, and leave the base alone: True, the default")  # fmt: skip
     with _silence():
         model = AutoModelForCausalLM.from_pretrained(_tiny(), dtype=torch.bfloat16, device_map={"": "cpu"})
         try:
             model = get_peft_model(model, config)
         except ValueError as error:
             raise AssertionError(f"{what}: peft refuses it: {error}") from error
-    blocks = model.base_model.model.model.layers
     found = {name.split(".")[-1] for name, m in model.named_modules() if hasattr(m, "lora_A") and "layers." in name}
     if hasattr(model.base_model.model.lm_head, "lora_A"):
         raise AssertionError(f"{what}: the head has an adapter; only the matrices of the blocks do")
     if missing := [name for name in SEVEN if name not in found]:
         default = "; peft's own default is q_proj and v_proj" if found == {"q_proj", "v_proj"} else ""
         raise AssertionError(f"{what}: no adapter on {', '.join(missing)}{default}. 'all-linear' is every one of them")
-    for i, block in enumerate(blocks):
-        if not all(hasattr(module, "lora_A") for module in (block.self_attn.q_proj, block.mlp.down_proj)):
-            raise AssertionError(f"{what}: block {i} has no adapters; every block does")
+    for name, layer in _matrices(model.base_model.model.model).items():
+        if not hasattr(layer, "lora_A"):
+            raise AssertionError(f"{what}: {name} has no adapter; the matrices of every block have one")
+        found, scaling = tuple(layer.lora_A["default"].weight.shape), layer.scaling["default"]
+        if found != (rank, layer.in_features) or scaling != alpha / rank:
+            raise AssertionError(f"{what}: {name} has an A of {found} and a scaling of {scaling:g}; "
+                                 f"({rank}, {layer.in_features}) and alpha / rank are asked for")  # fmt: skip
+    _trains_adapters(model, config, what)
     return given
+
+
+def _trains_adapters(model: torch.nn.Module, config, what: str) -> None:
+    """Exactly A and B take a gradient."""
+    ends = (".lora_A.default.weight", ".lora_B.default.weight")
+    if config.inference_mode:
+        raise AssertionError(f"{what}: inference_mode is True: no adapter takes a gradient")
+    for name, parameter in model.named_parameters():
+        if name.endswith(ends) and not parameter.requires_grad:
+            raise AssertionError(f"{what}: {name} takes no gradient")
+        if parameter.requires_grad and not name.endswith(ends):
+            options = ("modules_to_save", "trainable_token_indices", "lora_bias")
+            given = [option for option in options if getattr(config, option, None)]
+            why = f"; leave {', '.join(given)} out" if given else ""
+            short = name.removeprefix("base_model.model.")
+            raise AssertionError(f"{what}: {short} takes a gradient; only A and B of the blocks' matrices do{why}")
 
 
 def training(options: Callable, batch: int, accumulation: int, steps: int, lr: float) -> dict:
@@ -112,7 +136,12 @@ def training(options: Callable, batch: int, accumulation: int, steps: int, lr: f
 
     given = _dictionary(options, batch, accumulation, steps, lr)
     what = f"training_options({batch}, {accumulation}, {steps}, {lr:g})"
-    ours = {**FIXED, "output_dir": tempfile.gettempdir(), "use_cpu": True}
+    if given.get("eval_strategy", "no") != "no":
+        raise AssertionError(f"{what}: eval_strategy is {show(given['eval_strategy'])}; Trainer gets no data to "
+                             "evaluate on, and the lab does that before and after: leave it out")  # fmt: skip
+    if not isinstance(rate := given.get("learning_rate", 0), (int, float)):
+        raise AssertionError(f"{what}: learning_rate is {rate!r}, of type {type(rate).__name__}; a number is asked for")
+    ours = {**OURS, "output_dir": tempfile.gettempdir(), "use_cpu": True}
     arguments = _build(TrainingArguments, {**given, **ours}, what)
     sizes = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     if accumulation > 1 and sizes == (batch * accumulation, 1):
@@ -124,11 +153,11 @@ def training(options: Callable, batch: int, accumulation: int, steps: int, lr: f
     for name, right in wanted.items():
         found = whole(getattr(arguments, name), f"{what}: {name}")
         if found != right:
-            default = ", the default," if name not in given else ""
-            raise AssertionError(f"{what}: {name} is {found}{default} not {right}")
-    if arguments.learning_rate != lr:
-        default = ", the default," if "learning_rate" not in given else ""
-        raise AssertionError(f"{what}: learning_rate is {arguments.learning_rate:g}{default} not {lr:g}")
+            default = ", the default" if name not in given else ""
+            raise AssertionError(f"{what}: {name} is {found}{default}, not {right}")
+    if not abs(arguments.learning_rate - lr) <= 1e-6 * lr:  # it may have been a float32
+        default = ", the default" if "learning_rate" not in given else ""
+        raise AssertionError(f"{what}: learning_rate is {arguments.learning_rate:g}{default}, not {lr:g}")
     if arguments.fp16:
         raise AssertionError(f"{what}: fp16 is on; it needs a loss scaler that bf16 does without")
     if not arguments.bf16:
@@ -152,9 +181,16 @@ def _dictionary(options: Callable, *args) -> dict:
     return dict(given)
 
 
+def _matrices(decoder: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The seven matrices of every block of a llama, by their names."""
+    return {name: m for name, m in decoder.named_modules() if "layers." in name and name.split(".")[-1] in SEVEN}
+
+
 def _travels(value) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_travels, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _travels(content) for key, content in value.items())
     return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
 
 

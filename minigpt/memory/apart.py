@@ -7,21 +7,25 @@ for as long as the process lives (Unsloth does, on import). A fresh process has 
     measure_apart(config, plan)                                    one step, as ``measure`` does it
     run_apart({"a": measuring(config, plan), "b": Call("minigpt.real:fine_tune", {...})}, at_once=2)
 
-The call goes out as JSON on the child's input; the answer comes back in a file, so that no banner that a library prints
-can get into it. What the child prints is kept for error messages. A child downloads nothing (``HF_HUB_OFFLINE``), takes
-as many threads as torch has here, and works in an empty folder. It costs what its imports cost: some seconds.
+Call and answer are JSON files in a folder of the child's own, so that no banner that a library prints can get into
+them. What the child prints is kept for error messages. A child downloads nothing (``HF_HUB_OFFLINE``), takes as many
+threads as torch has here, and leads a process group: whatever it starts ends with it, and it ends when its parent has
+died, however that happened. It costs what its imports cost: some seconds.
 
 Left out: other machines, and children that live on for a second call.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -39,8 +43,9 @@ from minigpt.values import check_counts, check_flags, is_number
 
 KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, StepMemory, TrainingPlan)}  # what travels beside JSON
 KIND = "minigpt kind"
-OUTPUT, ANSWER = "output.txt", "answer.json"  # in the child's folder
-LAST_LINES = 12  # of a failed child's output, in the error
+CALL, OUTPUT, ANSWER = "call.json", "output.txt", "answer.json"  # in the child's folder
+LAST_LINES, LINE, LAST_BYTES = 12, 300, 16_000  # of a failed child's output in the error: lines, their length, all
+WATCH_SECONDS = 0.5  # between two looks of a child at whether its parent lives
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
 
     Raises the child's ValueError, RuntimeError with the child's last lines for any other failure, and TimeoutError
     after ``timeout`` seconds in one child; with ``keep_errors`` such an error stands in the place of its result.
-    However this ends, an interrupt included, no child is left.
+    However this ends, an interrupt or this process's own death included, no child is left, nor what it started.
     """
     check_counts(at_once=at_once)
     check_flags(keep_errors=keep_errors)
@@ -81,7 +86,8 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
         while waiting or running:
             while waiting and len(running) < at_once:
                 name = waiting.pop(0)
-                running[name] = _Child(name, texts[name], timeout)
+                running[name] = _Child(name, timeout)  # known before it starts, so that any interrupt finds it
+                running[name].start(texts[name])
             time.sleep(0.02)
             for name in [name for name, child in running.items() if child.ended()]:
                 try:
@@ -99,24 +105,22 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
 class _Child:
     """One running process, and the folder that it works in."""
 
-    def __init__(self, name: str, text: str, timeout: float) -> None:
-        self.name, self.timeout, self.late = name, timeout, False
+    def __init__(self, name: str, timeout: float) -> None:
+        self.name, self.timeout, self.late, self.process = name, timeout, False, None
         self.folder = tempfile.TemporaryDirectory(prefix="apart-", ignore_cleanup_errors=True)
+
+    def start(self, text: str) -> None:
         root = str(Path(minigpt.__file__).resolve().parent.parent)  # Colab's notebooks carry the package
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         threads = str(torch.get_num_threads())
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
-        self.deadline = time.monotonic() + timeout
+        self.deadline = time.monotonic() + self.timeout
+        Path(self.folder.name, CALL).write_text(text, encoding="utf8")
         with open(Path(self.folder.name, OUTPUT), "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "minigpt.memory.apart"], cwd=self.folder.name, env=env,
-                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                [sys.executable, "-m", "minigpt.memory.apart", str(os.getpid())], cwd=self.folder.name, env=env,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        try:
-            self.process.stdin.write(text.encode())
-            self.process.stdin.close()
-        except BrokenPipeError:  # it has died already; its output says why
-            pass
 
     def ended(self) -> bool:
         self.late = time.monotonic() > self.deadline
@@ -135,19 +139,35 @@ class _Child:
                 raise RuntimeError(f"{self.name} failed: {content['error']}: {content['text']}{self._last_lines()}")
             if self.late:
                 raise TimeoutError(f"{self.name} was stopped after {self.timeout:g} seconds{self._last_lines()}")
-            raise RuntimeError(f"{self.name} ended with exit status {self.process.returncode}{self._last_lines()}")
+            raise RuntimeError(f"{self.name} {_ending(self.process.returncode)}{self._last_lines()}")
         finally:
             self.close()
 
     def _last_lines(self) -> str:
-        text = Path(self.folder.name, OUTPUT).read_text(encoding="utf8", errors="replace")
+        with open(Path(self.folder.name, OUTPUT), "rb") as output:
+            size = output.seek(0, os.SEEK_END)
+            output.seek(max(0, size - LAST_BYTES))
+            text = output.read().decode("utf8", errors="replace")
         lines = [line.split("\r")[-1] for line in text.rstrip().split("\n")]  # of a progress bar: how it ended
-        return "\n".join(["\nits last lines:", *lines[-LAST_LINES:]]) if text.strip() else "; it printed nothing"
+        lines = [line if len(line) <= LINE else line[: LINE - 3] + "..." for line in lines[-LAST_LINES:]]
+        return "\n".join(["\nits last lines:", *lines]) if text.strip() else "; it printed nothing"
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # all of them have ended; the latter: macOS
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         self.folder.cleanup()
+
+
+def _ending(status: int) -> str:
+    """How a process ended that left no answer; subprocess gives a signal as a negative status."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was ended by signal {-status}"
 
 
 def _encode(name: str, call: Call) -> str:
@@ -178,10 +198,18 @@ def _decode(content: dict):
     return KINDS[content.pop(KIND)](**content)
 
 
+def _watch(parent: int) -> None:
+    """End this process, and what it has started, once its parent is another."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # its own group
+
+
 def main() -> None:
-    """In the child: do the call on standard input, and leave what it gave in the working folder."""
+    """In the child: do the call in the working folder's file, and leave there what it gave. argv: the parent's id."""
+    threading.Thread(target=_watch, args=[int(sys.argv[1])], daemon=True).start()
     answer = Path(ANSWER).resolve()
-    call = json.loads(sys.stdin.buffer.read(), object_hook=_decode)
+    call = json.loads(Path(CALL).read_text(encoding="utf8"), object_hook=_decode)
     module, _, name = call["function"].partition(":")
     try:
         text = json.dumps({"result": getattr(import_module(module), name)(**call["arguments"])}, default=_plain)
