@@ -12,6 +12,7 @@ import argparse
 import io
 import json
 import os
+import re
 import sys
 from math import ceil
 from pathlib import Path
@@ -140,7 +141,8 @@ def rung(reading: Reading) -> tuple:
     """Where a reading stands on the ladder: by lab and model, full before LoRA before QLoRA."""
     method = reading.plan.get("method")
     place = METHODS.index(method) if method in METHODS else len(METHODS)
-    return reading.lab, model(reading.architecture), place, reading.case
+    parts = [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", reading.case)]
+    return reading.lab, model(reading.architecture), place, parts  # r=8 before r=32
 
 
 def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
