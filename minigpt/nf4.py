@@ -47,9 +47,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATISTICS_BLOCK = 256  # absmax values that share one a2
 TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
 THRESHOLDS = tuple((a + b) / 2 for a, b in zip(NF4_CODE, NF4_CODE[1:]))  # between neighbouring codes
-# Weights worked on at a time. On a CPU what fits its cache, and under the 2**15 elements from which torch shares an
-# operation between threads: for many small operations, waiting for each other costs more. A GPU wants large kernels.
-CPU_CHUNK, GPU_CHUNK = 2**15 - 1, 2**24
+# Weights worked on at a time. On a CPU enough that its threads share the work, and few enough for its cache. A GPU wants
+# large kernels.
+CPU_CHUNK, GPU_CHUNK = 2**17, 2**24
 
 
 # ---------------------------------------------------------------- the two tables
@@ -145,7 +145,7 @@ def quantize(weight: Tensor, block: int = 64, double_quantization=False, name: s
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Tensor:
     """The weight back, in ``weight.shape``; multiplied in float32, then rounded to ``dtype`` (the weight's own).
 
-    Beside its result it needs 6 bytes a weight of one chunk (196 kB on a CPU), and absmax in float32 if it was nested.
+    Beside its result it needs 6 bytes a weight of one chunk (786 kB on a CPU), and absmax in float32 if it was nested.
     """
     absmax, block, n = weight.absmax, weight.block, weight.shape.numel()
     if isinstance(absmax, Statistics):

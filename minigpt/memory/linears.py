@@ -22,7 +22,7 @@ from minigpt.memory.tape import WEIGHTS, Leaf, Storage, Tape, Value
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
 FOUR_BIT_COMPUTE = 2  # bytes of what 4-bit weights are computed in: bnb_4bit_compute_dtype=torch.bfloat16
 OWN_TABLES = (16 + 512) * 4  # bytes: the tables that minigpt.nf4 makes to decode with
-OWN_CHUNK = (2**15 - 1) // BLOCK * BLOCK  # weights that it decodes at a time on a CPU
+OWN_CHUNK = 2**17 // BLOCK * BLOCK  # weights that it decodes at a time on a CPU
 TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
 
 
