@@ -47,8 +47,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATISTICS_BLOCK = 256  # absmax values that share one a2
 TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
 THRESHOLDS = tuple((a + b) / 2 for a, b in zip(NF4_CODE, NF4_CODE[1:]))  # between neighbouring codes
-# Weights worked on at a time. On a CPU enough that its threads share the work, and few enough for its cache. A GPU wants
-# large kernels.
+# Weights worked on at a time. On a CPU enough that its threads share the work, and few enough for its cache.
+# A GPU wants large kernels.
 CPU_CHUNK, GPU_CHUNK = 2**17, 2**24
 
 
