@@ -184,7 +184,7 @@ def test_a_broken_bank_is_refused_with_its_line(text, says, tmp_path):
 def test_a_set_up_that_fails_is_the_labs_fault(course):
     root = course(**{"labs/lab01-judge": LAB.replace("unit = 1", "raise SystemExit(0)")})
     lab = bank.Lab(root / "content" / "labs" / "lab01-judge.md", root)
-    with pytest.raises(ValueError, match="lab01-judge: the cells before double fail: SystemExit: 0"):
+    with pytest.raises(ValueError, match="lab01-judge: the cells up to double fail: SystemExit: 0"):
         lab.run("double", "")
 
 

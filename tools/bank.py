@@ -13,8 +13,8 @@ replace one exercise cell:
 ``wrong`` is the mistake in words, and ``says`` a regular expression that the diagnosis must match; ``right`` says how
 the answer is written. A wrong answer must end in an AssertionError that names its mistake; a right one must pass and
 leave nothing on stderr. Both run in this process, in a fresh namespace: the lab's set-up and the instructor's answers
-to the exercises above it, then the entry, then the exercise's checks. The table also says what the hidden tests
-alone catch.
+up to this exercise, then the entry, then the exercise's checks. So an entry defines what it has otherwise, and no more:
+of a cell with three functions it may give one. The table also says what the hidden tests alone catch.
 
 Left out: what nbgrader does with the notebook around it; tests/test_grade.py runs that.
 """
@@ -137,10 +137,10 @@ class Lab:
         namespace = {"__name__": "__main__"}
         with _aside() as said:
             try:
-                for source in self._before[exercise]:
+                for source in [*self._before[exercise], self.answers[exercise]]:
                     exec(compile(source, "set-up", "exec"), namespace)
             except (Exception, SystemExit) as error:
-                raise ValueError(f"{self.name}: the cells before {exercise} fail: {_say(error)}") from None
+                raise ValueError(f"{self.name}: the cells up to {exercise} fail: {_say(error)}") from None
             try:
                 exec(compile(code, f"{exercise} answer", "exec"), namespace)
                 said.seek(0), said.truncate()  # nbgrader looks at the check cells' stderr only

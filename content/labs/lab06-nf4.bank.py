@@ -559,11 +559,6 @@ def unpack(packed, n):
 
 
 # %% exercise=pack wrong="unpacks the low half first" says="unpack, .*the low half of a byte comes first"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:n]
 
@@ -579,11 +574,6 @@ def unpack(packed, n):
 
 
 # %% exercise=pack wrong="unpacks all high halves first" says="all high halves come first"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     return torch.cat([packed >> 4, packed & 15])[:n]
 
@@ -593,26 +583,13 @@ def pack(codes):
     return codes[0::2] << 4 | codes[1::2]
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="the odd code dropped" says="the last of an odd number of codes is lost"
 def pack(codes):
     codes = codes[: len(codes) // 2 * 2].view(-1, 2)
     return codes[:, 0] << 4 | codes[:, 1]
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="the half byte left over is returned" says="the half byte that is left over is in it"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)
 
@@ -623,26 +600,13 @@ def pack(codes):
     return codes[0::2] | codes[1::2]
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="the plus first" says="binds more strongly than <<"
 def pack(codes):
     even, odd = F.pad(codes, (0, len(codes) % 2)).view(-1, 2).unbind(1)
     return even << 4 + odd
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="no mask" says="mask it: byte & 15"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     return torch.stack([packed >> 4, packed], dim=1).view(-1)[:n]
 
@@ -672,10 +636,6 @@ def pack(codes):
     return (codes[0::2] << 4 | codes[1::2])[:, None]
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="packs into its argument" says="changes its arguments"
 def pack(codes):
     codes[0::2] <<= 4
@@ -683,16 +643,7 @@ def pack(codes):
     return codes[0::2] | codes[1::2]
 
 
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
-
-
 # %% exercise=pack wrong="a new tensor on the CPU" says="unpack fails with tensors on the meta device"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     codes = torch.empty(2 * len(packed), dtype=torch.uint8)
     codes[0::2], codes[1::2] = packed // 16, packed % 16
@@ -700,11 +651,6 @@ def unpack(packed, n):
 
 
 # %% exercise=pack wrong="numpy, which needs a CPU" says="unpack fails with .*meta(.|\n)*not with numpy"
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
-
-
 def unpack(packed, n):
     import numpy as np
 
@@ -732,10 +678,6 @@ def pack(codes):
                 return value
         frame = frame.f_back
     raise LookupError("no truth in sight")
-
-
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]
 
 
 # %% exercise=pack right="empty tensors, filled; the half left over is ones"
@@ -916,10 +858,6 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, torch.zeros(())
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="the offset is not subtracted" says="the offset is not subtracted before"
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
@@ -1008,10 +946,6 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="padded before the offset is taken away" says="subtract first, then pad with zeros"
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
@@ -1023,10 +957,6 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="the padding in the mean" says="offset: what pads the last block is in the mean"
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
@@ -1035,10 +965,6 @@ def quantize_absmax(absmax, tables):
     absmax2 = (rows - offset).abs().amax(dim=1)
     codes = torch.bucketize((rows - offset) * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
 # %% exercise=quantize-absmax wrong="the offset before absmax2" says="\(codes, offset, absmax2\) is returned"
@@ -1063,10 +989,6 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="equal steps" says="equal steps, as for integers"
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
@@ -1089,10 +1011,6 @@ def quantize_absmax(absmax, tables):
     return codes.clamp(0, 255).view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="never divided by absmax2" says="not divided by absmax2"
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
@@ -1106,53 +1024,21 @@ def dequantize_absmax(codes, absmax2, offset, tables):
 
 
 # %% exercise=quantize-absmax wrong="the offset is not added again" says="restored: the offset is not added again"
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
 def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
 
 
 # %% exercise=quantize-absmax wrong="decodes with the unsigned table" says="looked up in the unsigned table"
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
 def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
 # %% exercise=quantize-absmax wrong="the offset scaled too" says="the offset is multiplied too"
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
 def dequantize_absmax(codes, absmax2, offset, tables):
     return (tables["signed"][codes.int()] + offset) * absmax2.repeat_interleave(256)[: len(codes)]
 
 
 # %% exercise=quantize-absmax wrong="a new tensor on the CPU" says="dequantize_absmax fails with .* the meta device"
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
 def dequantize_absmax(codes, absmax2, offset, tables):
     values = torch.zeros(len(codes))
     for i, scale in enumerate(absmax2):
@@ -1175,14 +1061,6 @@ def dequantize_absmax(codes, absmax2, offset, tables):
 
 
 # %% exercise=quantize-absmax wrong="asks the checks, back" says="asks the course's own arithmetic"
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
 def dequantize_absmax(codes, absmax2, offset, tables):
     from minigpt.checks.nested import _decode
 
@@ -1202,10 +1080,6 @@ def quantize_absmax(absmax, tables):
     raise LookupError("no truth in sight")
 
 
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
 # %% exercise=quantize-absmax wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
@@ -1222,10 +1096,6 @@ def quantize_absmax(absmax, tables):
     from minigpt.nf4 import quantize_statistics
 
     return quantize_statistics(absmax)
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
 # %% exercise=quantize-absmax right="argmin, divided, in a loop"

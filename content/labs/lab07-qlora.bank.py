@@ -700,27 +700,9 @@ def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="scales not quantized" says="bnb_4bit_use_double_quant is False; the scales stay float32"
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="float32 products, by default" says="compute_dtype is torch.float32; matrices"
@@ -728,41 +710,14 @@ def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="8 bits" says="load_in_8bit is True; QLoRA's base has 4 bits"
 def quantization_options():
     return dict(load_in_8bit=True)
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="load_in_4bit forgotten" says="nothing is quantized; load_in_4bit is False"
 def quantization_options():
     return dict(bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="bfloat16")
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="no such option" says="BitsAndBytesConfig has no option 'bnb_4bit_double_quant'"
@@ -771,221 +726,82 @@ def quantization_options():
                 bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="the head in 4 bits too" says="the head is in 4 bits"
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
                 bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["none"])  # fmt: skip
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="peft's default targets" says="no adapter on k_proj, o_proj.* default is q_proj and v_proj"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, task_type="CAUSAL_LM")
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="MiniGPT's six targets" says="no adapter on gate_proj"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
     return dict(r=rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="alpha left at its default" says="lora_alpha is 8, the default"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="this course's names for peft" says="LoraConfig has no option 'rank'"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(rank=rank, alpha=alpha, targets="all-linear")
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="batch times accumulation at once" says="all 12 sequences go through the model at once"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch * accumulation, max_steps=steps, learning_rate=lr,
                 optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="accumulation forgotten" says="gradient_accumulation_steps is 1, the default"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, max_steps=steps, learning_rate=lr, optim="paged_adamw_8bit",
                 bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="torch's AdamW, by default" says="optim is 'adamw_torch.*torch's AdamW, 8 bytes"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="paged, in 32 bits" says="paged, but with 32-bit state"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_32bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="8 bits, not paged" says="8 bits, but not paged"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="an optimizer of no name" says="TrainingArguments refuses it"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adam_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="no autocast" says="bf16 is False, the default"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit")  # fmt: skip
 
 
 # %% exercise=recipe wrong="epochs for steps" says="max_steps is -1, the default"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, num_train_epochs=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="one name out of date" says="TrainingArguments has no option 'per_gpu_train_batch_size'"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_gpu_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
@@ -1018,100 +834,33 @@ def quantization_options():
                 bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["lm_head", "k_proj"])  # fmt: skip
 
 
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="the head is trained as well" says="lm_head.* takes a gradient; only A and B"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", modules_to_save=["lm_head"])
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="adapters for inference" says="inference_mode is True"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", inference_mode=True)
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="PiSSA" says="init_lora_weights is 'pissa'"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights="pissa")
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="new tokens are trained" says="takes a gradient; only A and B.*leave trainable_token_indices out"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", trainable_token_indices=[1])
 
 
-def training_options(batch, accumulation, steps, lr):
-    return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
-                learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
-
-
 # %% exercise=recipe wrong="a rate in words" says="learning_rate is '0.0003', of type str"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=str(lr), optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
 # %% exercise=recipe wrong="Trainer evaluates" says="eval_strategy is 'steps'; Trainer gets no data"
-def quantization_options():
-    return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
-
-
-def adapter_options(rank, alpha):
-    return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True, eval_strategy="steps")  # fmt: skip
