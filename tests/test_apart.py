@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from minigpt.memory import TrainingPlan, predict
-from minigpt.memory import apart as apart_module
-from minigpt.memory.apart import Call, measure_apart, measuring, run_apart
-from minigpt.memory.measure import measure
+from minigpt.memory.measured import apart as apart_module
+from minigpt.memory.measured.apart import Call, measure_apart, measuring, run_apart
+from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
 
 TINY = GPTConfig(n_layer=2, n_embd=32, n_head=2, context=16, vocab_size=50)

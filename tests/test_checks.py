@@ -11,7 +11,7 @@ import torch
 from minigpt import checks
 from minigpt.memory import Architecture, Ledger, TrainingPlan, predict
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.measure import measure
+from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, GPTConfig
 

@@ -18,8 +18,8 @@ with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load 
 
 from minigpt import nf4  # noqa: E402
 from minigpt.checks import closing, four_bits, nested, packing, quantizing  # noqa: E402
-from minigpt.memory import linears  # noqa: E402
-from minigpt.memory.architecture import Architecture  # noqa: E402
+from minigpt.memory.engine import linears  # noqa: E402
+from minigpt.memory.families.architecture import Architecture  # noqa: E402
 
 NF4, DTYPES = quantizing.NF4, (torch.float32, torch.bfloat16, torch.float16)
 

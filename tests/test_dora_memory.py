@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from minigpt import lora, nf4
-from minigpt.memory import TrainingPlan, linears, plan, predict
-from minigpt.memory.measure import measure
+from minigpt.memory import TrainingPlan, plan, predict
+from minigpt.memory.engine import linears
+from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, Case, compare, errors
 

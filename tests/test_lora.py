@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from minigpt import lora
 from minigpt.data import random_windows
 from minigpt.lora import KINDS, LoRALinear
-from minigpt.memory.architecture import KNOWN, Architecture
-from minigpt.memory.measure import measure_module
+from minigpt.memory.families.architecture import KNOWN, Architecture
+from minigpt.memory.measured.step import measure_module
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPT, GPTConfig
 from minigpt.train import TrainPlan, train

@@ -7,8 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from minigpt.memory import MemoryMeter, TrainingPlan
-from minigpt.memory.building import build, make_optimizer
-from minigpt.memory.measure import measure, training_step
+from minigpt.memory.measured.building import build, make_optimizer
+from minigpt.memory.measured.step import measure, training_step
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, llama
 

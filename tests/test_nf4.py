@@ -12,7 +12,7 @@ from torch import nn
 
 from minigpt import nf4
 from minigpt.lora import inject
-from minigpt.memory.meter import MemoryMeter
+from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import GPT, GPTConfig
 
 logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use

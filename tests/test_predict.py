@@ -10,7 +10,7 @@ import pytest
 
 from minigpt.memory import BUCKETS, TrainingPlan, predict
 from minigpt.memory.__main__ import main
-from minigpt.memory.measure import measure
+from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, adapter_cases, cases, compare, errors

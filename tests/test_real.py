@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from minigpt import real
 from minigpt.data import Example, encode
 from minigpt.memory import Architecture, TrainingPlan, predict
-from minigpt.memory.apart import Call, run_apart
+from minigpt.memory.measured.apart import Call, run_apart
 
 logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use
 with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load its compiler

@@ -9,11 +9,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from minigpt import readings
-from minigpt.memory.architecture import Architecture
+from minigpt.memory import readings
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.plan import TrainingPlan
-from minigpt.readings import load_readings, not_on_cpu, read_reading, save_reading
+from minigpt.memory.readings import load_readings, not_on_cpu, read_reading, save_reading
 from tools import report, run
 from tools.notebook_html import mathml, to_html
 

@@ -48,7 +48,10 @@ def command(root: Path, *arguments: str) -> SimpleNamespace:
 def course(tmp_path_factory) -> Path:
     """A course of seven notebooks, all but one of which fail, in a way of their own."""
     root = tmp_path_factory.mktemp("course")
-    good = "from minigpt.readings import not_on_cpu\nnot_on_cpu('train on the whole set')\nprint(SEED, READINGS_DIR)"
+    good = (
+        "from minigpt.memory.readings import not_on_cpu\nnot_on_cpu('train on the whole set')\n"
+        "print(SEED, READINGS_DIR)"
+    )
     big = "block = bytearray(300_000_000); block[::4096] = b'x' * len(block[::4096]); del block"
     write(root / "lessons" / "01-good.ipynb", good)
     write(lab(root, "lab01-error"), "1 + 1", "# a comment\n{}['missing key']")

@@ -143,14 +143,12 @@ def adapter_cases() -> list[Case]:
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
     names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads")
-    return [
-        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in names for switch in switches
-    ]
+    return [Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in names for switch in switches]
 
 
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
     """(predicted, measured)."""
-    from minigpt.memory.measure import measure
+    from minigpt.memory.measured.step import measure
 
     model = MODELS[case.model]
     return predict(model, case.plan), measure(model, case.plan, device)

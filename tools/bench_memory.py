@@ -19,9 +19,9 @@ STEP = """
 import json, sys, time, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from minigpt.memory import TrainingPlan
-from minigpt.memory.building import build, make_optimizer
-from minigpt.memory.measure import training_step
-from minigpt.memory.meter import MemoryMeter
+from minigpt.memory.measured.building import build, make_optimizer
+from minigpt.memory.measured.step import training_step
+from minigpt.memory.measured.meter import MemoryMeter
 plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)
 with FakeTensorMode():
     module = build("llama-7b", plan, "fake")

@@ -28,7 +28,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from tqdm import tqdm
 
-from minigpt.readings import write_atomically
+from minigpt.memory.readings import write_atomically
 from tools import ROOT
 from tools.grade_one import GRADING, last_error, settings
 from tools.submission import check

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigpt.memory import ops
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.forward import INT64
+from minigpt.memory.engine import ops
+from minigpt.memory.engine.linears import quantized_bytes
+from minigpt.memory.engine.tape import OPTIMIZER, WEIGHTS, Leaf, Storage, Tape, Value
+from minigpt.memory.families.forward import INT64
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.linears import quantized_bytes
-from minigpt.memory.tape import OPTIMIZER, WEIGHTS, Leaf, Storage, Tape, Value
 
 HALF, RANK, ADAPTED, CHUNK, PAGED_FROM = 2, 8, 2, 128, 100_000  # bytes; r; of q, k, v; tokens; elements
 

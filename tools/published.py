@@ -17,7 +17,7 @@ from statistics import median
 
 from minigpt.console import show
 from minigpt.memory import TrainingPlan, predict
-from minigpt.memory.tape import WEIGHTS, Tape
+from minigpt.memory.engine.tape import WEIGHTS, Tape
 from minigpt.memory.units import GB, GIB, MIB
 from tools import litgpt
 

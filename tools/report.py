@@ -23,8 +23,8 @@ import jinja2
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.plan import ALLOWED
 from minigpt.memory.plots import COLORS
+from minigpt.memory.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
 from minigpt.memory.units import GB, MB, gb, gib, mb
-from minigpt.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
 from tools.supervise import Result
 
 HERE = Path(__file__).resolve().parent
@@ -98,9 +98,7 @@ def finding(readings: list[Reading]) -> str:
         return "Nothing has been measured yet."
     worst = max(abs(r.predicted.peak.total / (r.measured.peak.total or 1) - 1) for r in measured)
     static = all(
-        getattr(r.predicted.ledger, name) == getattr(r.measured.ledger, name)
-        for r in measured
-        for name in BUCKETS[:3]
+        getattr(r.predicted.ledger, name) == getattr(r.measured.ledger, name) for r in measured for name in BUCKETS[:3]
     )
     count = "the one step" if len(measured) == 1 else f"all {len(measured)} steps"
     how = "to the byte" if worst == 0 else f"to within {ceil(1e4 * worst) / 100:.2f}%"

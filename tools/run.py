@@ -19,8 +19,8 @@ from pathlib import Path
 import nbformat
 from tqdm import tqdm
 
+from minigpt.memory.readings import NOT_ON_CPU, write_atomically
 from minigpt.memory.units import gb
-from minigpt.readings import NOT_ON_CPU, write_atomically
 from tools import ROOT, environment, report
 from tools.notebook_html import to_html
 from tools.supervise import Notebook, Result, run_one

@@ -478,7 +478,7 @@ def qlora_stays(matrices, others, rank):
 # %% exercise=qlora-stays wrong="asks the meter" says="write the arithmetic yourself"
 def qlora_stays(matrices, others, rank):
     from minigpt.memory import TrainingPlan
-    from minigpt.memory.measure import measure
+    from minigpt.memory.measured.step import measure
     from minigpt.real import TINY
 
     step = measure(TINY, TrainingPlan(method="qlora", precision="bf16", rank=rank, optimizer="adamw8bit"), "cpu")
@@ -623,7 +623,7 @@ def qlora_stays(matrices, others, rank):
 
 # %% exercise=qlora-stays wrong="asks the course's storages" says="write the arithmetic yourself"
 def qlora_stays(matrices, others, rank):
-    from minigpt.memory.linears import quantized_bytes
+    from minigpt.memory.engine.linears import quantized_bytes
 
     sides = [rank * s for shape in matrices for s in shape]
     frozen = sum(sum(quantized_bytes(a * b, True)) for a, b in matrices) + 4 * others
@@ -650,7 +650,7 @@ def qlora_stays(matrices, others, rank):
 
 # %% exercise=qlora-stays wrong="measures apart" says="write the arithmetic yourself"
 def qlora_stays(matrices, others, rank):
-    from minigpt.memory.apart import measuring, run_apart
+    from minigpt.memory.measured.apart import measuring, run_apart
     from minigpt.memory.plan import TrainingPlan
     from minigpt.real import TINY
 

@@ -13,10 +13,10 @@ from math import prod
 
 import torch
 
-from minigpt.memory.architecture import Architecture
-from minigpt.memory.measure import measure
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predict import predict
+from minigpt.memory.predicted.step import predict
 
 SEVEN = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_map_only
 from minigpt import nf4
 from minigpt.checks.calling import call, closed, refuse
 from minigpt.checks.comparing import show
-from minigpt.memory import apart, linears
+from minigpt.memory.engine import linears
+from minigpt.memory.measured import apart
 
 COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
           nf4.storage_bytes, linears.quantized_bytes, apart.run_apart)  # fmt: skip

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import _number, buckets, close
-from minigpt.memory.apart import measuring, run_apart
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.measured.apart import measuring, run_apart
 from minigpt.memory.plan import TrainingPlan
 
 TABLES = 64 + 1024  # bytes: bitsandbytes keeps the 16 codes and the 256 values of the 8-bit map with every matrix

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from minigpt.checks.slips import parameter_slips
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import Ledger
-from minigpt.memory.measure import measure
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPTConfig
 

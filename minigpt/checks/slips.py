@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, is_dataclass, replace
 from functools import lru_cache
 
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.plan import PRECISIONS, TrainingPlan
 
 
@@ -23,7 +23,7 @@ def measured(model, precision: str = "fp32") -> StepMemory:
 
 @lru_cache(maxsize=64)
 def _measured(kind: type, content: str, precision: str) -> StepMemory:
-    from minigpt.memory.measure import measure
+    from minigpt.memory.measured.step import measure
 
     fields = json.loads(content)
     model = kind(**fields) if is_dataclass(kind) else fields

@@ -22,7 +22,7 @@ from torch import Tensor
 from minigpt.checks.calling import call
 from minigpt.checks.comparing import close, same, show
 from minigpt.data import Batch
-from minigpt.memory.meter import MemoryMeter
+from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import GPT, IGNORE, GPTConfig
 from minigpt.train import count_targets, evaluate
 

@@ -3,17 +3,17 @@
 ``predict`` is pure Python and imports no torch; ``MemoryMeter`` (and torch) load on first use.
 """
 
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predict import predict
+from minigpt.memory.predicted.step import predict
 
 __all__ = ["BUCKETS", "Architecture", "Ledger", "MemoryMeter", "StepMemory", "TrainingPlan", "predict"]
 
 
 def __getattr__(name: str):
     if name == "MemoryMeter":
-        from minigpt.memory.meter import MemoryMeter
+        from minigpt.memory.measured.meter import MemoryMeter
 
         return MemoryMeter
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

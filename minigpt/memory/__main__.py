@@ -11,10 +11,10 @@ import sys
 from dataclasses import fields
 
 from minigpt.console import show
-from minigpt.memory.architecture import KNOWN, Architecture
 from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.families.architecture import KNOWN, Architecture
 from minigpt.memory.plan import ALLOWED, TrainingPlan
-from minigpt.memory.predict import predict
+from minigpt.memory.predicted.step import predict
 from minigpt.memory.units import gb, gib, readable
 
 HELP = {

@@ -136,3 +136,10 @@ class TrainingPlan:
     def tokens(self) -> int:
         """Tokens in one forward pass."""
         return self.batch * self.seq_len
+
+
+def check_fit(architecture, plan: TrainingPlan) -> None:
+    """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
+    if plan.seq_len > architecture.context:
+        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
+    plan.target_names(architecture)

@@ -71,9 +71,7 @@ def timeline(step: StepMemory, title: str, *, axes: Axes | None = None) -> Axes:
     if axes is None:
         _, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
     series = [[getattr(ledger, bucket) / divisor for _, ledger in points] for bucket in BUCKETS]
-    axes.stackplot(
-        range(len(points)), series, colors=[COLORS[bucket] for bucket in BUCKETS], step="post", linewidth=0
-    )
+    axes.stackplot(range(len(points)), series, colors=[COLORS[bucket] for bucket in BUCKETS], step="post", linewidth=0)
     phases = [phase for phase, _ in points]
     edges = [0] + [i for i in range(1, len(phases)) if phases[i] != phases[i - 1]] + [len(phases)]
     top = step.peak.total / divisor

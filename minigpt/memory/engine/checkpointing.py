@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from weakref import ref
 
-from minigpt.memory.tape import Storage, Tape, Value
+from minigpt.memory.engine.tape import Storage, Tape, Value
 
 
 class Stop(Exception):

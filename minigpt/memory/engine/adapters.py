@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minigpt.memory import ops
-from minigpt.memory.tape import Tape, Value
+from minigpt.memory.engine import ops
+from minigpt.memory.engine.tape import Tape, Value
 
 if TYPE_CHECKING:
-    from minigpt.memory.linears import Linears
+    from minigpt.memory.engine.linears import Linears
 
 
 def peft_layer(linears: Linears, x: Value, result: Value, name: str, n_out: int) -> Value:

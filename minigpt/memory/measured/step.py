@@ -12,12 +12,11 @@ from unittest import mock
 
 import torch
 
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.building import build, make_optimizer
-from minigpt.memory.meter import MemoryMeter
-from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predict import check_fit
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.measured.building import build, make_optimizer
+from minigpt.memory.measured.meter import MemoryMeter
+from minigpt.memory.plan import TrainingPlan, check_fit
 from minigpt.precision import autocast
 from minigpt.values import check_choice
 

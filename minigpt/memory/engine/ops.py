@@ -14,7 +14,7 @@ The rules that surprise people:
 
 from __future__ import annotations
 
-from minigpt.memory.tape import Tape, Value
+from minigpt.memory.engine.tape import Tape, Value
 
 
 def _saves(a: Value, b: Value) -> list:

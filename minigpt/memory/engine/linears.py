@@ -6,7 +6,7 @@
 
 peft keeps adapters in float32 on a 16-bit base (``autocast_adapter_dtype``), so x32 is a copy of the input
 that each adapted layer makes for itself: q, k and v save three copies of one tensor. The order of the casts
-is peft 0.21's ``lora.Linear`` and ``lora.bnb.Linear4bit``. rsLoRA is LoRA with another s; DoRA is in ``dora``.
+is peft 0.21's ``lora.Linear`` and ``lora.bnb.Linear4bit``. rsLoRA is LoRA with another s; DoRA is in ``adapters``.
 
 A 4-bit layer under autocast is followed as it runs on a CPU. On a GPU peft leaves its input as it is, because what it
 asks torch is whether CUDA's autocast is on.
@@ -14,10 +14,10 @@ asks torch is whether CUDA's autocast is on.
 
 from __future__ import annotations
 
-from minigpt.memory import dora, ops
-from minigpt.memory.architecture import Architecture
+from minigpt.memory.engine import adapters, ops
+from minigpt.memory.engine.tape import WEIGHTS, Leaf, Storage, Tape, Value
+from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.tape import WEIGHTS, Leaf, Storage, Tape, Value
 
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
 FOUR_BIT_COMPUTE = 2  # bytes of what 4-bit weights are computed in: bnb_4bit_compute_dtype=torch.bfloat16
@@ -52,7 +52,7 @@ class Linears:
         frozen = plan.method != "full"
         self.gpt2 = architecture.family == "gpt2"
         self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
-        dora_layer = dora.own_layer if self.own else dora.peft_layer
+        dora_layer = adapters.own_layer if self.own else adapters.peft_layer
         self.adapted = dora_layer if plan.variant == "dora" else Linears._lora
         targets = plan.target_names(architecture)
         for tensor in architecture.tensors():

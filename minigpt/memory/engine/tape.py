@@ -1,7 +1,7 @@
 """Autograd on byte counts: a tape that runs a training step without numbers, only sizes.
 
 A ``Value`` stands for a tensor: how many elements, how many bytes each, and which ``Storage`` holds them.
-Operations (``minigpt.memory.ops``) make new values and leave a ``Node`` with what backward will need.
+Operations (``minigpt.memory.engine.ops``) make new values and leave a ``Node`` with what backward will need.
 ``backward`` then walks the nodes as torch's engine does: latest first, gradients summed where paths meet,
 saved tensors let go once their node has run.
 
@@ -196,10 +196,7 @@ class Tape:
     def _bucket(self, target: Node | Leaf, nbytes: int) -> int:
         """Gradients for what will become a leaf's ``.grad`` as it is; temporary for everything else."""
         final = (
-            type(target) is Leaf
-            and target.gradient is None
-            and target.nbytes == nbytes
-            and self._waits[target] == 1
+            type(target) is Leaf and target.gradient is None and target.nbytes == nbytes and self._waits[target] == 1
         )
         return target.bucket if final else TEMPORARY
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from minigpt.memory import ops
-from minigpt.memory.architecture import Architecture
-from minigpt.memory.checkpoint import checkpoint
-from minigpt.memory.linears import Linears
+from minigpt.memory.engine import ops
+from minigpt.memory.engine.checkpointing import checkpoint
+from minigpt.memory.engine.linears import Linears
+from minigpt.memory.engine.tape import TEMPORARY, Leaf, Tape, Value
+from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.tape import TEMPORARY, Leaf, Tape, Value
 
 INT64 = 8
 

@@ -17,12 +17,12 @@ this imports no torch.
 
 from __future__ import annotations
 
-from minigpt.memory.architecture import Architecture
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.forward import INT64, Forward
+from minigpt.memory.engine.tape import GRADIENTS, OPTIMIZER, WEIGHTS, Storage, Tape
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families.forward import INT64, Forward
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.tape import GRADIENTS, OPTIMIZER, WEIGHTS, Storage, Tape
+from minigpt.memory.plan import TrainingPlan, check_fit
 
 STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
 
@@ -59,13 +59,6 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     result = tape.result(frozen=forward.linear.frozen_bytes() + sum(storage.nbytes for storage in buffers))
     del loss, outputs, state, workspaces
     return result
-
-
-def check_fit(architecture: Architecture, plan: TrainingPlan) -> None:
-    """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
-    if plan.seq_len > architecture.context:
-        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
-    plan.target_names(architecture)
 
 
 def _optimizer_state(tape: Tape, trained: list[tuple[int, int]], plan: TrainingPlan) -> list[Storage]:

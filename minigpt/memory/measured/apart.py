@@ -37,8 +37,8 @@ import torch
 import minigpt
 from minigpt.memory.buckets import Ledger, StepMemory
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.readings import write_atomically
 from minigpt.model import GPTConfig
-from minigpt.readings import write_atomically
 from minigpt.values import check_counts, check_flags, is_number
 
 KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, StepMemory, TrainingPlan)}  # what travels beside JSON
@@ -66,7 +66,7 @@ def measure_apart(model, plan: TrainingPlan, device: str = "cpu", *, timeout: fl
 
 def measuring(model, plan: TrainingPlan, device: str = "cpu") -> Call:
     """The call of ``measure``, for ``run_apart``."""
-    return Call("minigpt.memory.measure:measure", {"model": model, "plan": plan, "device": device})
+    return Call("minigpt.memory.measured.step:measure", {"model": model, "plan": plan, "device": device})
 
 
 def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300, keep_errors: bool = False) -> dict:
@@ -118,7 +118,8 @@ class _Child:
         Path(self.folder.name, CALL).write_text(text, encoding="utf8")
         with open(Path(self.folder.name, OUTPUT), "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "minigpt.memory.apart", str(os.getpid())], cwd=self.folder.name, env=env,
+                [sys.executable, "-m", "minigpt.memory.measured.apart", str(os.getpid())],
+                cwd=self.folder.name, env=env,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 

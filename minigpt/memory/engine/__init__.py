@@ -1,0 +1,1 @@
+"""Autograd on sizes: it knows operations and layers, and no model."""

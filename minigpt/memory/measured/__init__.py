@@ -1,0 +1,1 @@
+"""The other wing: bytes of real tensors. Nothing here imports what `predicted/` has."""
