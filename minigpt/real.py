@@ -1,8 +1,9 @@
 """The real stack, one run at a time: transformers, peft and bitsandbytes, or Unsloth, from plain options.
 
 ``fine_tune`` is for a process of its own (``minigpt.memory.measured.apart``), since Unsloth changes the other
-libraries when it is imported. It loads a model from a folder in 4 bits, puts adapters on it, trains it with transformers' Trainer (with
-Unsloth: trl's SFTTrainer, as Unsloth's own documentation does), and has the meter watch the second step:
+libraries when it is imported. It loads a model from a folder in 4 bits, puts adapters on it, trains it with
+transformers' Trainer (with Unsloth: trl's SFTTrainer, as Unsloth's own documentation does), and has the meter watch
+the second step:
 
     a step begins               Trainer.training_step, its first micro-batch      the meter starts
     forward, then backward      around Trainer.compute_loss, each micro-batch
