@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigpt.memory.gpus import GPUS
-from minigpt.values import check_choice, check_counts, check_flags
+from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,44 @@ ALLOWED = {
     "precision": tuple(PRECISIONS),
     "variant": ("lora", "rslora", "dora"),
     "adapter_dtype": ("fp32", "same"),
-    "optimizer": ("adamw", "adamw8bit", "sgd"),
+    "quantization": ("nf4", "int8", "gptq", "awq"),
+    "optimizer": (
+        "adamw",
+        "adamw8bit",
+        "paged_adamw",
+        "paged_adamw8bit",
+        "kahan_adamw",
+        "sgd",
+        "sgd_momentum",
+        "adafactor",
+        "lion",
+        "lion8bit",
+        "paged_lion",
+        "paged_lion8bit",
+    ),
     "optimizer_loop": ("foreach", "single", "fused"),
     "attention": ("sdpa", "eager"),
     "holds": ("loss", "outputs"),
+    "loss": ("model", "shifted", "chunked", "fused"),
+    "sequences": ("plain", "padded", "packed"),
+    "zero_grad": ("before_forward", "before_backward", "in_place"),
+    "step": ("steady", "first", "resumed"),
     "checkpointing": ("none", "full"),
 }
 
+# transformers' own names of optimizers (TrainingArguments.optim), in the plan's words.
+OPTIM = {
+    "adamw_torch": dict(optimizer="adamw", optimizer_loop="foreach"),
+    "adamw_torch_fused": dict(optimizer="adamw", optimizer_loop="fused"),
+    "adamw_bnb_8bit": dict(optimizer="adamw8bit"),
+    "adamw_8bit": dict(optimizer="adamw8bit"),
+    "paged_adamw_32bit": dict(optimizer="paged_adamw"),
+    "paged_adamw_8bit": dict(optimizer="paged_adamw8bit"),
+    "lion_32bit": dict(optimizer="lion"),
+    "lion_8bit": dict(optimizer="lion8bit"),
+    "paged_lion_32bit": dict(optimizer="paged_lion"),
+    "paged_lion_8bit": dict(optimizer="paged_lion8bit"),
+}
 
 MOST_PASSES = 1000  # every pass is gone through, so a larger accumulation would not return
 ADAPTED = "fp32, bf16, fp16, bf16-autocast, fp16-autocast"
@@ -73,29 +104,44 @@ class TrainingPlan:
     seq_len: int = 256  # tokens in a sequence
     method: str = "full"  # what is trained: everything, or adapters on a frozen base ("lora", "qlora")
     precision: str = "fp32"  # one of PRECISIONS; with adapters, the base's
+    autocast: bool = False  # the forward runs under torch.autocast, whatever the weights are: Trainer(bf16=True)
     rank: int = 8  # r of the adapters
     targets: str = "all-linear"  # which matrices get one: all of the blocks', or names such as "q,v"
     variant: str = "lora"  # the adapters' formula: "rslora" scales by 1 / sqrt(rank), "dora" learns each row's length
     adapter_dtype: str = "fp32"  # peft's default on any base; "same": the base's
+    lora_dropout: float = 0.0  # on each adapter's input
+    modules_to_save: str = ""  # trained whole beside the adapters, by peft: "embedding", "head" or "embedding,head"
+    quantization: str = "nf4"  # qlora: the frozen base's format; "int8" is bitsandbytes' LLM.int8
     double_quantization: bool = True  # qlora: the scales are quantized too; transformers' default is False
     kbit_preparation: bool = True  # qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit
     optimizer: str = "adamw"  # "sgd" is plain SGD: no state
     optimizer_loop: str = "foreach"  # AdamW's inner loop: torch takes "foreach" on a GPU, "single" on a CPU
+    optimizer_in_backward: bool = False  # each gradient is used and freed as soon as it is there
+    zero_grad: str = "before_forward"  # when gradients die; "in_place": never (set_to_none=False)
+    step: str = "steady"  # "first": the optimizer's state is born in it; "resumed": loaded from a checkpoint
+    sequences: str = "plain"  # "padded": a mask with a zero in it; "packed": several in a row, told by position ids
     attention: str = "sdpa"  # "eager" makes the score matrix a real tensor
     holds: str = "loss"  # what the loop keeps during backward: the loss alone, or all of the model's outputs
     checkpointing: str = "none"  # "full": every block keeps its input alone and runs again in backward
     use_cache: bool = False  # transformers' key-value cache, its default in training too; Trainer turns it off
     upcast: bool = True  # the loss makes a float32 copy of 16-bit logits
+    loss: str = "model"  # "shifted": one's own loop; "chunked" and "fused" never make all logits
+    logits_to_keep: int = 0  # transformers: logits of the last tokens alone; 0 keeps all
     accumulation: int = 1  # forward and backward passes before one optimizer step
     card: str | None = None  # whose kernels run, one of minigpt.memory.gpus.GPUS; None: a CPU's
 
     def __post_init__(self) -> None:
+        for name, value in OPTIM.get(self.optimizer, {}).items():
+            object.__setattr__(self, name, value)
         check_counts(batch=self.batch, seq_len=self.seq_len, rank=self.rank)
         check_counts(most=MOST_PASSES, accumulation=self.accumulation)
         for name, allowed in ALLOWED.items():
             check_choice(allowed, **{name: getattr(self, name)})
-        flags = ("double_quantization", "kbit_preparation", "use_cache", "upcast")
+        check_counts(least=0, logits_to_keep=self.logits_to_keep)
+        flags = ("autocast", "double_quantization", "kbit_preparation", "optimizer_in_backward", "use_cache", "upcast")
         check_flags(**{name: getattr(self, name) for name in flags})
+        if not is_number(self.lora_dropout) or not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout is {self.lora_dropout!r}; it must be at least 0 and less than 1")
         if self.card is not None:
             check_choice(tuple(GPUS), card=self.card)
         if self.use_cache and self.checkpointing != "none":

@@ -39,6 +39,7 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
             "other kernels: set resid_pdrop, embd_pdrop and attn_pdrop to 0"
         )
     check_fit(architecture, plan)
+    _refuse(plan)
     card = GPUS[plan.card] if plan.card else None
     tape = Tape(cuda=card is not None)
     workspaces = [tape.new(card.workspace) for _ in range(2)] if card else []
@@ -59,6 +60,21 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     result = tape.result(frozen=forward.linear.frozen_bytes() + sum(storage.nbytes for storage in buffers))
     del loss, outputs, state, workspaces
     return result
+
+
+NOT_PREDICTED = (
+    "autocast", "lora_dropout", "modules_to_save", "quantization", "optimizer_in_backward", "zero_grad", "step",
+    "sequences", "loss", "logits_to_keep",
+)  # fmt: skip
+
+
+def _refuse(plan: TrainingPlan) -> None:
+    """Raise ValueError for a switch of the plan that the tape does not know yet."""
+    for name in NOT_PREDICTED:
+        if getattr(plan, name) != TrainingPlan.__dataclass_fields__[name].default:
+            raise ValueError(f"{name} is {getattr(plan, name)!r}, which is measured only, not predicted")
+    if plan.optimizer not in ("adamw", "adamw8bit", "sgd"):
+        raise ValueError(f"optimizer is {plan.optimizer!r}, which is measured only; predicted: adamw, adamw8bit, sgd")
 
 
 def _optimizer_state(tape: Tape, trained: list[tuple[int, int]], plan: TrainingPlan) -> list[Storage]:
