@@ -32,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.values import check_choice, is_number
 
 KINDS = ("lora", "rslora", "dora")

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbgrader.nbgraderformat import MetadataValidator
 
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from tools import ROOT, build, settings
 
 HEAD = """---

@@ -18,8 +18,8 @@ with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load 
 
 from minigpt import nf4  # noqa: E402
 from minigpt.checks import closing, four_bits, nested, packing, quantizing  # noqa: E402
-from minigpt.memory.engine import linears  # noqa: E402
-from minigpt.memory.families.architecture import Architecture  # noqa: E402
+from minigpt.memory.engine import layers  # noqa: E402
+from minigpt.memory.families import Architecture  # noqa: E402
 
 NF4, DTYPES = quantizing.NF4, (torch.float32, torch.bfloat16, torch.float16)
 
@@ -69,7 +69,7 @@ def test_bytes_are_the_courses(n, block):
         weight = nf4.quantize(quantizing.random_weight(n), block, double)
         assert four_bits.stored(n, block, double) == nf4.storage_bytes(weight)
     if block == 64:
-        assert sum(linears.quantized_bytes(n, True, tables=False)) == four_bits.stored(n, 64, True)
+        assert sum(layers.quantized_bytes(n, True, tables=False)) == four_bits.stored(n, 64, True)
 
 
 @pytest.mark.parametrize("n, double", [(1_651, False), (40_002, True)])
@@ -126,7 +126,7 @@ ASKING = {
     "nf4.quantize": lambda: nf4.quantize(WEIGHT),
     "nf4.quantize_statistics": lambda: nf4.quantize_statistics(WEIGHT),
     "nf4.derive_code": nf4.derive_code,
-    "quantized_bytes": lambda: linears.quantized_bytes(64, True),
+    "quantized_bytes": lambda: layers.quantized_bytes(64, True),
     "quantizing.rounded": lambda: quantizing.rounded(WEIGHT, NF4),
     "quantizing.unpacked": lambda: quantizing.unpacked(torch.ones(2, dtype=torch.uint8), 4),
     "nested._decode": lambda: nested._decode(torch.ones(2, dtype=torch.uint8), torch.ones(1), torch.zeros(())),

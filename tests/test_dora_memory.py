@@ -6,7 +6,7 @@ import pytest
 
 from minigpt import lora, nf4
 from minigpt.memory import TrainingPlan, plan, predict
-from minigpt.memory.engine import linears
+from minigpt.memory.engine import layers
 from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, Case, compare, errors
@@ -62,7 +62,7 @@ def test_what_the_variants_add(model):
 
 def test_the_names_and_sizes_are_those_of_the_layers():
     assert plan.ALLOWED["variant"] == lora.KINDS
-    assert linears.OWN_CHUNK == nf4.CPU_CHUNK // linears.BLOCK * linears.BLOCK
+    assert layers.OWN_CHUNK == nf4.CPU_CHUNK // layers.BLOCK * layers.BLOCK
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from minigpt import lora
 from minigpt.data import random_windows
 from minigpt.lora import KINDS, LoRALinear
-from minigpt.memory.families.architecture import KNOWN, Architecture
+from minigpt.memory.families import KNOWN, Architecture
 from minigpt.memory.measured.step import measure_module
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPT, GPTConfig

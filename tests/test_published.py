@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from minigpt.memory import Architecture, TrainingPlan, predict
-from minigpt.memory.families.architecture import KNOWN
+from minigpt.memory.families import KNOWN
 from minigpt.memory.gpus import GPUS
 from minigpt.model import GPTConfig
 from tools.published import PUBLISHED, compare_published, published_rows, table

@@ -11,7 +11,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from minigpt.memory import readings
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
+from minigpt.memory.families.architecture import family_class
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.readings import load_readings, not_on_cpu, read_reading, save_reading
 from tools import report, run
@@ -57,7 +58,7 @@ def test_a_reading_comes_back_as_it_was_saved(tmp_path):
     assert path.name == "lab02-nano-fp32.json"
     reading = read_reading(path)
     assert (reading.predicted, reading.measured, reading.extra) == (PREDICTED, MEASURED, EXTRA)
-    assert Architecture(**reading.architecture) == Architecture.of("gpt2")
+    assert family_class(reading.architecture["family"])(**reading.architecture) == Architecture.of("gpt2")
     assert TrainingPlan(**reading.plan) == TrainingPlan(batch=4)
     assert load_readings(tmp_path / "new folder") == [reading] and load_readings(tmp_path / "none") == []
 

@@ -17,15 +17,17 @@ Left out: the kernels' scratch, cuDNN's workspace for the grouped convolution.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.engine import ops
-from minigpt.memory.engine.linears import quantized_bytes
+from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.layers import quantized_bytes
 from minigpt.memory.engine.tape import OPTIMIZER, WEIGHTS, Leaf, Storage, Tape, Value
-from minigpt.memory.families.forward import INT64
+from minigpt.memory.families.decoder import heads, rotate_half
 from minigpt.memory.gpus import GPUS
 
-HALF, RANK, ADAPTED, CHUNK, PAGED_FROM = 2, 8, 2, 128, 100_000  # bytes; r; of q, k, v; tokens; elements
+RANK, ADAPTED, CHUNK, PAGED_FROM = 8, 2, 128, 100_000  # r; of q, k, v; tokens; elements
+HALF = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,20 @@ class LitGPT:
 
     def __init__(self, tape: Tape, shape: Shape, batch: int, seq_len: int, bits: str) -> None:
         self.tape, self.s, self.bits = tape, shape, bits
-        self.batch, self.seq_len, self.rows = batch, seq_len, batch * seq_len
+        self.batch, self.seq_len = batch, seq_len
         self.weights: dict[str, Value] = {}
-        self.packed: dict[str, int] = {}  # elements of a 4-bit matrix
+        self.packed: dict[str, tuple[int, int]] = {}  # shapes of 4-bit matrices, (out, in)
         self.storages: list[Storage] = []
         self.trained: list[int] = []  # elements
         C, inner = shape.n_embd, shape.n_inner
         self._matrix("head", shape.vocab_size, C)
-        self._plain("embedding", shape.vocab_size * C)
+        self._plain("embedding", shape.vocab_size, C)
         for i in range(shape.n_layer):
             at = f"{i}."
             self._norm(at + "norm_1")
             self._matrix(at + "qkv", 3 * C, C)
-            self._plain(at + "A", ADAPTED * RANK * C, trained=True)
-            self._plain(at + "B", ADAPTED * C * RANK, trained=True)
+            self._plain(at + "A", ADAPTED * RANK, C, trained=True)
+            self._plain(at + "B", ADAPTED * C, RANK, trained=True)
             self._matrix(at + "o", C, C)
             if shape.llama:
                 self._norm(at + "norm_2")
@@ -76,19 +78,19 @@ class LitGPT:
 
     # ------------------------------------------------------------ weights
 
-    def _plain(self, name: str, numel: int, trained: bool = False) -> None:
-        leaf = Leaf(HALF * numel) if trained else None
-        self.weights[name] = Value(Storage(self.tape, HALF * numel, WEIGHTS), numel, HALF, leaf)
+    def _plain(self, name: str, *shape: int, trained: bool = False) -> None:
+        value = self.weights[name] = self.tape.new(shape, HALF, bucket=WEIGHTS)
         if trained:
-            self.trained.append(numel)
+            value.source = Leaf()
+            self.trained.append(value.numel)
 
     def _matrix(self, name: str, n_out: int, n_in: int) -> None:
         if self.bits == "bf16":
-            self._plain(name, n_out * n_in)
+            self._plain(name, n_out, n_in)
         else:
             sizes = quantized_bytes(n_out * n_in, double=self.bits == "nf4-dq")
             self.storages += [Storage(self.tape, nbytes, WEIGHTS) for nbytes in sizes]
-            self.packed[name] = n_out * n_in
+            self.packed[name] = n_out, n_in
         if not self.s.llama:
             self._plain(name + ".bias", n_out)
 
@@ -103,124 +105,133 @@ class LitGPT:
         """The mean loss; ``logits`` receives every chunk's, which the training loop holds through backward."""
         tape, s = self.tape, self.s
         D = int(s.n_embd // s.n_head * s.rotary)
-        cos, sin = (Value(Storage(tape, HALF * self.seq_len * D, WEIGHTS), self.seq_len * D, HALF) for _ in range(2))
-        x = ops.embedding(tape, tokens, self.weights["embedding"], s.n_embd)
+        cos, sin = (tape.new((self.seq_len, D), HALF, bucket=WEIGHTS) for _ in range(2))
+        x = ops.embedding(tokens, self.weights["embedding"])
         for i in range(s.n_layer):
             tape.block = f"block {i}"
             x = self._block(x, f"{i}.", cos, sin)
         tape.block = "head"
         x = self._normed(x, "norm")
-        tokens_in = [min(CHUNK, self.seq_len - start) * self.batch for start in range(0, self.seq_len, CHUNK)]
-        chunks = [Value(x.storage, n * s.n_embd, HALF, output=i) for i, n in enumerate(tokens_in)]
-        tape.record("split", [x], chunks[0], outputs=len(chunks))
-        for chunk in chunks[1:]:
-            chunk.source = chunks[0].source
+        lengths = [min(CHUNK, self.seq_len - start) for start in range(0, self.seq_len, CHUNK)]
+        chunks = views.split(x, lengths, 1)
         del x
-        half = [self._linear(chunk, "head", s.vocab_size) for chunk in chunks]
-        logits += [ops.cast(tape, chunk, 4) for chunk in half]
+        half = [self._linear(chunk, "head") for chunk in chunks]
+        logits += [ops.cast(chunk, "float32") for chunk in half]
         del half
-        losses = [ops.cross_entropy(tape, chunk, targets) for chunk in logits]
-        return tape.record("sum", losses, Value(tape.new(HALF), 1, HALF))
+        losses = [ops.cross_entropy(views.view(chunk, -1, s.vocab_size), targets) for chunk in logits]
+        return tape.record("sum", losses, ((), HALF, None), (), lambda g: [g] * len(losses))
 
     def _block(self, x: Value, at: str, cos: Value, sin: Value) -> Value:
-        tape = self.tape
         n_1 = self._normed(x, at + "norm_1")
         h = self._attention(n_1, at, cos, sin)
         if not self.s.llama:
-            return ops.add(tape, ops.add(tape, self._mlp(n_1, at), h), x)
-        x = ops.add(tape, h, x)
-        return ops.add(tape, self._mlp(self._normed(x, at + "norm_2"), at), x)
+            return ops.add(ops.add(self._mlp(n_1, at), h), x)
+        x = ops.add(h, x)
+        return ops.add(self._mlp(self._normed(x, at + "norm_2"), at), x)
 
     def _normed(self, x: Value, name: str) -> Value:
-        tape, weight = self.tape, self.weights[name]
+        weight = self.weights[name]
         if not self.s.llama:
-            return ops.layer_norm(tape, x, weight, self.rows, self.weights[name + ".bias"])
-        x = ops.cast(tape, x, 4)
-        mean = ops.mean_of_last(tape, ops.multiply(tape, x, x), self.rows)
-        normed = ops.multiply(tape, x, ops.rsqrt(tape, ops.shift(tape, mean)))
-        return ops.multiply(tape, ops.cast(tape, normed, HALF), weight)
+            return ops.layer_norm(x, weight, self.weights[name + ".bias"])
+        x = ops.cast(x, "float32")
+        mean = ops.mean_of_last(ops.multiply(x, x))
+        normed = ops.multiply(x, ops.rsqrt(ops.shift(mean)))
+        return ops.multiply(ops.cast(normed, HALF), weight)
 
-    def _linear(self, x: Value, name: str, n_out: int) -> Value:
+    def _linear(self, x: Value, name: str) -> Value:
         if name in self.packed:
-            return self._four_bit(x, name, n_out)
-        return ops.linear(self.tape, x, self.weights[name], n_out, self.weights.get(name + ".bias"))
+            return self._four_bit(x, name)
+        return ops.linear(x, self.weights[name], self.weights.get(name + ".bias"))
 
-    def _four_bit(self, x: Value, name: str, n_out: int) -> Value:
-        tape, numel = self.tape, self.packed[name]
+    def _four_bit(self, x: Value, name: str) -> Value:
+        tape, packed, shape = self.tape, self.packed[name], x.shape
 
-        def dequantize() -> Storage:
-            half = tape.new(HALF * numel)  # noqa: F841  float16, until it is bfloat16
-            return tape.new(HALF * numel)
+        def dequantize() -> Value:
+            half = tape.new(packed, "float16")  # noqa: F841  until it is bfloat16
+            return tape.new(packed, HALF)
 
-        weight, n = dequantize(), x.numel * n_out // numel * n_out
-        out = Value(tape.new(HALF * n), n, HALF)
+        weight = dequantize()
+        out = tape.new((*shape[:-1], packed[0]), HALF)
         del weight
 
-        def backward(edges, gradient):
+        def backward(g):
             weight = dequantize()  # noqa: F841  lives until this returns
-            return tape.fresh(edges)
+            return [tape.new(shape, HALF)]
 
-        return tape.record("linear, 4 bits", [x], out, [x.storage], backward)
+        return tape.record("linear, 4 bits", (x,), out, [x.storage], backward)
 
     def _adapter(self, x: Value, at: str) -> Value:
         """dropout, A, the grouped convolution B, zeros for k, the scaling."""
         tape, C = self.tape, self.s.n_embd
-        mask = tape.constant(x.numel, 1)
-        dropped = tape.record("dropout", [x], Value(tape.new(x.nbytes), x.numel, HALF), [mask.storage])
-        inner = ops.linear(tape, dropped, self.weights[at + "A"], ADAPTED * RANK)
-        del dropped, mask
+        inner = ops.linear(ops.dropout(x, 0.05), self.weights[at + "A"])
         b = self.weights[at + "B"]
-        update = tape.record("conv1d", [inner, b], (self.rows * ADAPTED * C, HALF), [inner.storage, b.storage])
-        index = tape.constant(ADAPTED * C, INT64)
+        made = inner.shape, b.shape
+        update = tape.record(
+            "conv1d", (inner, b), ((*inner.shape[:-1], ADAPTED * C), HALF), [inner.storage, b.storage],
+            lambda g: [tape.new(shape, HALF) for shape in made],
+        )  # fmt: skip
+        index, width = tape.new((ADAPTED * C,), "int64"), update.shape
         saves = [index.storage, update.storage]
-        padded = tape.record("index_copy", [update], (3 * self.rows * C, HALF), saves)
-        return ops.scale(tape, padded)
+        out = (*width[:-1], 3 * C), HALF
+        padded = tape.record("index_copy", (update,), out, saves, lambda g: [tape.new(width, HALF)])
+        return ops.scale(padded)
 
     def _attention(self, x: Value, at: str, cos: Value, sin: Value) -> Value:
-        tape, C = self.tape, self.s.n_embd
-        base = self._linear(x, at + "qkv", 3 * C)
-        qkv = ops.add(tape, base, self._adapter(x, at))
+        C = self.s.n_embd
+        base = self._linear(x, at + "qkv")
+        qkv = ops.add(base, self._adapter(x, at))
         del base
-        q, k, v = ops.split(tape, qkv, 3)
+        q, k, v = (heads(part, C // self.s.n_head) for part in views.split(qkv, [C] * 3))
         del qkv
         q, k = (self._rotated(part, cos, sin) for part in (q, k))
-        y = ops.attention(tape, q, k, v, self.rows * self.s.n_head)
-        return self._linear(y, at + "o", C)
+        y = views.transpose(ops.attention(q, k, v), 1, 2)
+        return self._linear(views.view(y, self.batch, self.seq_len, C), at + "o")
 
     def _rotated(self, x: Value, cos: Value, sin: Value) -> Value:
         """The rotated share and the rest, put side by side in a new tensor."""
-        tape, n = self.tape, int(x.numel * self.s.rotary)
-        part = tape.record("slice", [x], Value(x.storage, n, HALF))
-        roped = ops.rotate(tape, part, cos, sin)
-        return tape.record("concatenate", [roped, x], (x.numel, HALF))
+        width = cos.shape[-1]
+        part = views.narrow(x, 3, width)
+        straight, turned = ops.multiply(part, cos), ops.multiply(rotate_half(part), sin)
+        roped = ops.add(straight, turned)
+        return views.cat([roped, views.narrow(x, 3, x.shape[-1] - width)])
 
     def _mlp(self, x: Value, at: str) -> Value:
-        tape, inner, C = self.tape, self.s.n_inner, self.s.n_embd
         if not self.s.llama:
-            return self._linear(ops.gelu(tape, self._linear(x, at + "up", inner)), at + "down", C)
-        gate, up = self._linear(x, at + "gate", inner), self._linear(x, at + "up", inner)
-        x = ops.multiply(tape, ops.silu(tape, gate), up)
-        return self._linear(x, at + "down", C)
+            return self._linear(ops.gelu(self._linear(x, at + "up")), at + "down")
+        gate, up = self._linear(x, at + "gate"), self._linear(x, at + "up")
+        x = ops.multiply(ops.silu(gate), up)
+        return self._linear(x, at + "down")
 
 
 def predict(model: str, batch: int, seq_len: int, bits: str, card: str | None = "A100 40GB") -> StepMemory:
     """One step of ``model``, a name of SHAPES, with its base in ``bits``: "bf16", "nf4" or "nf4-dq". Bytes."""
     tape = Tape(cuda=card is not None)
-    workspaces = [tape.new(GPUS[card].workspace) for _ in range(2)] if card else []
+    workspaces = [tape.new((GPUS[card].workspace,), "uint8") for _ in range(2)] if card else []
     lit = LitGPT(tape, SHAPES[model], batch, seq_len, bits)
     state = []
     for numel in lit.trained:
         paged = bits != "bf16"  # float32 moments, outside the allocator when large enough to be paged
         if not (paged and numel >= PAGED_FROM):
-            state += [Storage(tape, numel * (4 if paged else HALF), OPTIMIZER) for _ in range(2)]
-    tokens, targets = (tape.constant(batch * seq_len, INT64) for _ in range(2))
+            state += [tape.new((numel,), "float32" if paged else HALF, bucket=OPTIMIZER) for _ in range(2)]
+    tokens, targets = (tape.new((batch, seq_len), "int64") for _ in range(2))
     logits: list[Value] = []
     tape.phase = "forward"
     loss = lit.loss(tokens, targets, logits)
     tape.phase = "backward"
     tape.backward(loss)
     tape.phase = "step"
-    roots = [tape.new(HALF * numel) for numel in lit.trained if bits == "bf16"]  # foreach AdamW
+    roots = [tape.new((numel,), HALF) for numel in lit.trained if bits == "bf16"]  # foreach AdamW
     result = tape.result()
     del workspaces, roots, state, logits
     return result
+
+
+def generating(model: str, bits: str) -> int:
+    """Bytes to generate with: weights, and for 4 bits the largest one dequantized twice.
+
+    Left out: the key-value cache of a few tokens, under 1% of it.
+    """
+    lit = LitGPT(Tape(), SHAPES[model], batch=1, seq_len=1, bits=bits)
+    adapters = 2 * sum(lit.trained)
+    largest = max(map(prod, lit.packed.values()), default=0)
+    return lit.tape.live - adapters + 2 * 2 * largest

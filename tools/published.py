@@ -17,12 +17,10 @@ from statistics import median
 
 from minigpt.console import show
 from minigpt.memory import TrainingPlan, predict
-from minigpt.memory.engine.tape import WEIGHTS, Tape
 from minigpt.memory.units import GB, GIB, MIB
 from tools import litgpt
 
 PUBLISHED = Path(__file__).parent.parent / "tests" / "readings" / "published.csv"
-HALF = 2  # bytes
 UNITS = {"GB": GB, "GiB": GIB}
 COLUMNS = ("model", "method", "rank", "targets", "weight_dtype", "optimizer", "batch", "seq", "grad_ckpt", "attention",
            "reported_gb", "unit", "kind", "notes")  # fmt: skip
@@ -115,16 +113,8 @@ def lightning(row: dict[str, str]) -> Compared:
     if row["seq"]:
         predicted = litgpt.predict(row["model"], int(row["batch"]), int(row["seq"]), bits).peak.total
     else:
-        predicted = _generating(row["model"], bits)
+        predicted = litgpt.generating(row["model"], bits)
     return Compared(row["id"], "LitGPT", _what(row), _bytes(row), predicted)
-
-
-def _generating(model: str, bits: str) -> int:
-    """Weights, and for 4 bits the largest one dequantized twice; the key-value cache of a few tokens left out."""
-    lit = litgpt.LitGPT(Tape(), litgpt.SHAPES[model], batch=1, seq_len=1, bits=bits)
-    adapters = HALF * sum(lit.trained)
-    largest = max(lit.packed.values(), default=0)
-    return lit.tape.totals[WEIGHTS] - adapters + 2 * HALF * largest
 
 
 def peft(row: dict[str, str]) -> Compared:

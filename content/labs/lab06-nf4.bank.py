@@ -1254,7 +1254,7 @@ def four_bit_bytes(n, block, double):
 
 # %% exercise=four-bit-bytes wrong="asks the course" says="asks the course's own arithmetic"
 def four_bit_bytes(n, block, double):
-    from minigpt.memory.engine.linears import quantized_bytes
+    from minigpt.memory.engine.layers import quantized_bytes
 
     return sum(quantized_bytes(n, double, tables=False))
 
@@ -1403,7 +1403,7 @@ def scale_bits(weights, block):
 
 # %% exercise=scale-bits wrong="asks the course" says="asks the course's own arithmetic"
 def scale_bits(weights, block):
-    from minigpt.memory.engine.linears import quantized_bytes
+    from minigpt.memory.engine.layers import quantized_bytes
 
     n = 64 * 256 * 64
     before, after = (8 * sum(quantized_bytes(n, double, tables=False)) / n - 4 for double in (False, True))

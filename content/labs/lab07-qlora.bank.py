@@ -623,7 +623,7 @@ def qlora_stays(matrices, others, rank):
 
 # %% exercise=qlora-stays wrong="asks the course's storages" says="write the arithmetic yourself"
 def qlora_stays(matrices, others, rank):
-    from minigpt.memory.engine.linears import quantized_bytes
+    from minigpt.memory.engine.layers import quantized_bytes
 
     sides = [rank * s for shape in matrices for s in shape]
     frozen = sum(sum(quantized_bytes(a * b, True)) for a, b in matrices) + 4 * others

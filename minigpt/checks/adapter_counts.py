@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import predict

@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_map_only
 from minigpt import nf4
 from minigpt.checks.calling import call, closed, refuse
 from minigpt.checks.comparing import show
-from minigpt.memory.engine import linears
+from minigpt.memory.engine import layers
 from minigpt.memory.measured import apart
 
 COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-          nf4.storage_bytes, linears.quantized_bytes, apart.run_apart)  # fmt: skip
+          nf4.storage_bytes, layers.quantized_bytes, apart.run_apart)  # fmt: skip
 CHECKS = ("quantizing", "packing", "nested", "four_bits", "kbit_counts")  # modules that make truths and slips
 THEIR_TABLES = (bnb.get_4bit_type, bnb.create_normal_map)
 HINTS = {  # part of what an answer's error says: what it means here

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import _number, buckets, close
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.measured.apart import measuring, run_apart
 from minigpt.memory.plan import TrainingPlan
 

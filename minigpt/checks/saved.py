@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from minigpt.checks.slips import parameter_slips
 from minigpt.memory.buckets import Ledger
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPTConfig

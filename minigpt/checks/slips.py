@@ -11,7 +11,7 @@ from dataclasses import asdict, is_dataclass, replace
 from functools import lru_cache
 
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.plan import PRECISIONS, TrainingPlan
 
 

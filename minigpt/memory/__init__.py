@@ -4,7 +4,7 @@
 """
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import predict
 

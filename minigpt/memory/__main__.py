@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from minigpt.console import show
 from minigpt.memory.buckets import BUCKETS
-from minigpt.memory.families.architecture import KNOWN, Architecture
+from minigpt.memory.families import KNOWN, Architecture
 from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.units import gb, gib, readable

@@ -1,92 +1,123 @@
-"""A linear layer with a DoRA adapter: peft 0.21's operations, and those of this course's own layer.
+"""A linear layer with an adapter: the operations of peft 0.21, and those of this course's own layer.
 
-    V = W + s B A      t = m / ||V||      y' = y + (t - 1) y + t (x32 A^T) B^T s
+    lora    y' = y + s (x32 A^T) B^T
+    dora    y' = y + (t - 1) y + t (x32 A^T) B^T s        V = W + s B A      t = m / ||V||
 
-||V|| is the length of each row, a constant to autograd; m, one number a row, is trained. What that adds to LoRA:
+peft keeps adapters in float32 on a 16-bit base (``autocast_adapter_dtype``), so x32 is a copy of the input
+that each adapted layer makes for itself: q, k and v save three copies of one tensor. Under autocast A takes a
+16-bit copy of that copy, and it is this one that is saved. rsLoRA is LoRA with another s.
+
+In DoRA ||V|| is the length of each row, a constant to autograd; m, one number per row, is trained. What that adds:
 
     for a moment    W in x32's precision (the parameter itself, if it has that), B A, s B A and V: (n_out, n_in) each
     until backward  both factors of each product with t: y, and (x32 A^T) B^T, as wide as the layer's output
     in peft         an identity matrix (n_in, n_in), which goes through A and B to make B A, and stays while B A does
 
-The order is that of peft 0.21's ``DoraLinearVariant`` and ``DoraLinearLayer``, and of ``minigpt.lora.LoRALinear``:
-as in ``forward``, the names that are still bound decide what is alive.
+The order is that of peft's ``lora.Linear``, ``lora.bnb.Linear4bit``, ``DoraLinearVariant`` and ``DoraLinearLayer``,
+and of ``minigpt.lora``: the names that are still bound decide what is alive.
+
+On a GPU under autocast peft leaves the input of a 4-bit layer as it is: what it asks torch is whether CUDA's autocast
+is on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from minigpt.memory.engine import ops
-from minigpt.memory.engine.tape import Tape, Value
+from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.tape import Value
 
 if TYPE_CHECKING:
-    from minigpt.memory.engine.linears import Linears
+    from minigpt.memory.engine.layers import Layers
 
 
-def peft_layer(linears: Linears, x: Value, result: Value, name: str, n_out: int) -> Value:
-    """peft's layer called ``name`` on x (rows, n_in), given the base's result (rows, n_out)."""
-    tape, itemsize = linears.tape, result.itemsize
-    if name in linears.quantized:
-        result = ops.copy(tape, result, gradient_copied=False)
-    x = ops.cast(tape, x, linears.plan.adapter_itemsize)
-    result = ops.add(tape, result, _peft_change(linears, x, result, name, n_out))
-    return ops.cast(tape, result, itemsize)
+def adapted(layers: Layers) -> Callable[[Layers, Value, Value, str], Value]:
+    """The function for the plan's adapters: (layers, x (..., n_in), the base's result (..., n_out), name)."""
+    if layers.plan.variant == "dora":
+        return _own_dora if layers.own else _peft_dora
+    return _lora
 
 
-def _peft_change(linears: Linears, x: Value, result: Value, name: str, n_out: int) -> Value:
-    tape = linears.tape
-    product = ops.cast(tape, _through_identity(linears, name, n_out), x.itemsize)
-    weight = ops.cast(tape, linears.base_weight(name), x.itemsize)
-    detached = Value(product.storage, product.numel, product.itemsize)
-    norms = _norms(tape, weight, ops.scale(tape, detached), n_out)
-    factor = ops.view(tape, _divide(tape, linears.weights[name + ".magnitude"], norms))
-    update = linears.update(x, name, n_out)
-    return _change(linears, factor, result, update, name)  # B A, its graph and W stay until this returns
+def _lora(layers: Layers, x: Value, result: Value, name: str) -> Value:
+    dtype = result.dtype
+    if cloned := name in layers.quantized and not layers.own:
+        result = views.clone(result)  # peft clones, against in-place surprises
+    if converts := not (cloned and layers.tape.cuda and layers.tape.autocast):
+        x = ops.cast(x, layers.adapter_dtype)
+    update = ops.scale(_update(layers, ops.dropout(x, layers.plan.lora_dropout), name))
+    if cloned:
+        if converts:
+            update = ops.cast(update, dtype)
+        return ops.add(result, update)
+    result = ops.add(result, update)
+    del update
+    return ops.cast(result, dtype)
 
 
-def _through_identity(linears: Linears, name: str, n_out: int) -> Value:
+def _update(layers: Layers, x: Value, name: str) -> Value:
+    """(x A^T) B^T, not yet scaled."""
+    return layers.plain(layers.plain(x, name + ".A"), name + ".B")
+
+
+def _peft_dora(layers: Layers, x: Value, result: Value, name: str) -> Value:
+    dtype = result.dtype
+    if name in layers.quantized:
+        result = views.clone(result)
+    x = ops.cast(x, layers.adapter_dtype)
+    result = ops.add(result, _peft_change(layers, x, result, name))
+    return ops.cast(result, dtype)
+
+
+def _peft_change(layers: Layers, x: Value, result: Value, name: str) -> Value:
+    product = ops.cast(views.transpose(_through_identity(layers, name), 0, 1), x.dtype)
+    weight = ops.cast(layers.base_weight(name), x.dtype)
+    norms = _norms(weight, ops.scale(views.detach(product)))
+    factor = views.view(_divide(layers[name + ".magnitude"], norms), 1, -1)
+    update = _update(layers, x, name)
+    return _change(layers, factor, result, update, name)  # B A, its graph and W stay until this returns
+
+
+def _through_identity(layers: Layers, name: str) -> Value:
     """B A: the adapter of an identity matrix. Autograd records it, so the matrix is saved, for nothing."""
-    A = linears.weights[name + ".A"]
-    n_in = A.numel // linears.plan.rank
-    return linears.update(linears.tape.constant(n_in * n_in, A.itemsize), name, n_out)
+    A = layers[name + ".A"]
+    layers.tape.doing = "identity"
+    return _update(layers, layers.tape.new((A.shape[1], A.shape[1]), A.dtype), name)
 
 
-def own_layer(linears: Linears, x: Value, y: Value, name: str, n_out: int) -> Value:
-    """This course's layer called ``name`` on x (rows, n_in), given the base's result (rows, n_out)."""
-    tape, itemsize = linears.tape, y.itemsize
-    x = ops.cast(tape, x, linears.plan.adapter_itemsize)
-    weight = ops.cast(tape, linears.base_weight(name), x.itemsize)
-    norms = _norms(tape, weight, _own_product(linears, name, weight), n_out)
-    update = linears.update(x, name, n_out)
-    factor = _divide(tape, linears.weights[name + ".magnitude"], norms)
-    return ops.cast(tape, ops.add(tape, y, _change(linears, factor, y, update, name)), itemsize)
+def _own_dora(layers: Layers, x: Value, y: Value, name: str) -> Value:
+    dtype = y.dtype
+    x = ops.cast(x, layers.adapter_dtype)
+    weight = ops.cast(layers.base_weight(name), x.dtype)
+    norms = _norms(weight, _own_product(layers, name, weight))
+    update = _update(layers, x, name)
+    factor = _divide(layers[name + ".magnitude"], norms)
+    return ops.cast(ops.add(y, _change(layers, factor, y, update, name)), dtype)
 
 
-def _own_product(linears: Linears, name: str, weight: Value) -> Value:
+def _own_product(layers: Layers, name: str, weight: Value) -> Value:
     """s B A, in W's size and precision, without autograd. Autocast casts B and A, and keeps that for the update."""
-    itemsize = [linears.cast_weight(name + part).itemsize for part in (".B", ".A")][0]
-    product = linears.tape.constant(weight.numel, itemsize)
-    product = ops.cast(linears.tape, product, weight.itemsize)
-    return ops.scale(linears.tape, product)
+    dtype = [ops.lowered(layers.tape, layers[name + part]).dtype for part in (".B", ".A")][0]
+    product = ops.cast(layers.tape.new(weight.shape, dtype), weight.dtype)
+    return ops.scale(product)
 
 
-def _norms(tape: Tape, weight: Value, scaled: Value, n_out: int) -> Value:
+def _norms(weight: Value, scaled: Value) -> Value:
     """The length of each row of V = W + scaled."""
-    total = ops.add(tape, weight, scaled)
+    total = ops.add(weight, scaled)
     del scaled
-    return tape.constant(n_out, total.itemsize)
+    return total.storage.tape.new((total.shape[0],), total.dtype)
 
 
-def _divide(tape: Tape, magnitude: Value, norms: Value) -> Value:
+def _divide(magnitude: Value, norms: Value) -> Value:
     """t = m / ||V||. Saves the divisor alone, since that is a constant."""
-    out = Value(tape.new(magnitude.nbytes), magnitude.numel, magnitude.itemsize)
-    return tape.record("divide", [magnitude], out, [norms.storage])
+    return ops.divide(magnitude, norms)
 
 
-def _change(linears: Linears, factor: Value, y: Value, update: Value, name: str) -> Value:
+def _change(layers: Layers, factor: Value, y: Value, update: Value, name: str) -> Value:
     """(t - 1) (y - bias) + t update s."""
-    tape, bias = linears.tape, linears.weights.get(name + ".bias")
+    bias = layers.get(name + ".bias")
     if bias is not None:
-        y = ops.add(tape, y, bias)  # less the bias: the same bytes
-    length = ops.multiply(tape, ops.shift(tape, factor), y)
-    return ops.add(tape, length, ops.scale(tape, ops.multiply(tape, factor, update)))
+        y = ops.add(y, bias)  # less the bias: the same bytes
+    length = ops.multiply(ops.shift(factor), y)
+    return ops.add(length, ops.scale(ops.multiply(factor, update)))

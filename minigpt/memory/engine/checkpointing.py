@@ -37,8 +37,8 @@ class Handle:
 class Checkpointed:
     """One block between its forward and its backward. It lives as long as a node has a handle on it."""
 
-    def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], after: Callable) -> None:
-        self.tape, self.run, self.inputs, self.after = tape, run, inputs, after
+    def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value]) -> None:
+        self.tape, self.run, self.inputs = tape, run, inputs
         self.name = tape.block
         self.saves: list[ref[Handle]] = []
         self.recomputed: list[Storage | None] | None = None
@@ -72,19 +72,19 @@ class Checkpointed:
 
     def _again(self) -> None:
         tape = self.tape
-        doing, tape.doing = tape.doing, f"{self.name}, run again"
-        self.recomputed, tape.keep = [], self.keep
+        place = tape.block, tape.doing
+        tape.block, self.recomputed, tape.keep = f"{self.name}, run again", [], self.keep
         try:
             self.run(*self.inputs)
         except Stop:
             pass
-        tape.keep, tape.doing = tape.keep_saved, doing
-        self.after()
+        tape.keep, (tape.block, tape.doing) = tape.keep_saved, place
+        tape.casts.clear()  # the second run has an autocast of its own, which ends here
 
 
-def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], after: Callable) -> Value:
-    """``run(*inputs)`` without keeping what it saves; ``after()`` is called when it has run again."""
-    tape.keep = Checkpointed(tape, run, inputs, after).count
+def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value]) -> Value:
+    """``run(*inputs)`` without keeping what it saves."""
+    tape.keep = Checkpointed(tape, run, inputs).count
     out = run(*inputs)
     tape.keep = tape.keep_saved
     return out

@@ -1,20 +1,40 @@
 """What each operation of a transformer costs: its output, what it saves, what its backward makes.
 
 Every rule here was read off the operations that torch 2.13 runs on a CPU, and is held there by the tests
-that compare prediction and meter. ``n`` is a number of elements, ``itemsize`` the bytes of one.
-
-The rules that surprise people:
+that compare prediction and meter. The rules that surprise people:
 
     linear          saves its input (if the weight is trained) and its weight, never its output
     gelu, silu      save their input; the layer after saves their output
     softmax, tanh   save their output
+    dropout         saves a mask as large as its input: in the input's dtype on a CPU, one byte per element on CUDA
     cross_entropy   saves the log-probabilities: one copy of the logits, in the loss's precision
     casts           save nothing, but their results do not vanish: the next operation saves them
 """
 
 from __future__ import annotations
 
-from minigpt.memory.engine.tape import Tape, Value
+from minigpt.memory.engine import layout, views
+from minigpt.memory.engine.tape import ITEMSIZE, Tape, Value
+
+FLOATING = ("float32", "float16", "bfloat16")
+
+
+def promote(a: str, b: str) -> str:
+    """The dtype of an operation on two."""
+    if a == b:
+        return a
+    floating = [dtype for dtype in (a, b) if dtype in FLOATING]
+    if len(floating) == 1:
+        return floating[0]
+    return "float32" if floating else max(a, b, key=ITEMSIZE.__getitem__)
+
+
+def _elementwise(tape: Tape, dtype: str, *layouts: layout.Layout) -> Value:
+    """A new tensor that lies as the inputs do."""
+    shape, strides = layouts[0] if layouts.count(layouts[0]) == len(layouts) else layout.elementwise(layouts)
+    if strides is not None and not layout.dense(shape, strides):
+        shape, strides = layout.elementwise(layouts)
+    return tape.new(shape, dtype, strides)
 
 
 def _saves(a: Value, b: Value) -> list:
@@ -22,231 +42,323 @@ def _saves(a: Value, b: Value) -> list:
     return [x.storage for x, other in ((a, b), (b, a)) if other.source is not None]
 
 
-def _like(tape: Tape, name: str, x: Value, saves_input=False, saves_output=False, scratch: int = 0) -> Value:
+def _out(x: Value, dtype: str | None = None) -> tuple:
+    strides = x.strides
+    if strides is not None and not layout.dense(x.shape, strides):
+        strides = layout.elementwise((x.layout,))[1]
+    return x.shape, dtype or x.dtype, strides
+
+
+def _unary(name: str, x: Value, saves_input=False, saves_output=False, scratch: int = 0) -> Value:
     """An elementwise operation whose backward makes one gradient, and ``scratch`` tensors like it on the way."""
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize) if saves_output else (x.numel, x.itemsize)
-    saves = [x.storage] * saves_input + ([out.storage] if saves_output else [])
-    if not scratch:
-        return tape.record(name, [x], out, saves)
+    tape, place, dtype = x.storage.tape, x.layout, x.dtype
 
-    def backward(edges, gradient):
-        work = [tape.new(edges[0].nbytes) for _ in range(scratch)]  # noqa: F841  lives until this returns
-        return tape.fresh(edges)
+    def backward(g):
+        work = [_elementwise(tape, dtype, place) for _ in range(scratch)]  # noqa: F841  lives until this returns
+        return [_elementwise(tape, promote(g.dtype, dtype), g.layout, place)]
 
-    return tape.record(name, [x], out, saves, backward)
+    return tape.record(name, (x,), _out(x), [x.storage] if saves_input else (), backward, saves_output)
 
 
-def _through(edges, gradient):
-    """A backward that hands its gradient on untouched."""
-    return [gradient]
+def scale(x: Value) -> Value:
+    """x times, or divided by, a number; also its negative."""
+    tape = x.storage.tape
+    return tape.record("scale", (x,), _out(x), (), lambda g: [_elementwise(tape, g.dtype, g.layout)])
 
 
-def scale(tape: Tape, x: Value) -> Value:
-    """x times, or divided by, a number."""
-    return _like(tape, "scale", x)
-
-
-def gelu(tape: Tape, x: Value) -> Value:
-    return _like(tape, "gelu", x, saves_input=True)
-
-
-def silu(tape: Tape, x: Value) -> Value:
-    return _like(tape, "silu", x, saves_input=True)
-
-
-def tanh(tape: Tape, x: Value) -> Value:
-    return _like(tape, "tanh", x, saves_output=True)
-
-
-def softmax(tape: Tape, x: Value) -> Value:
-    """CUDA's backward makes gradient times output first."""
-    return _like(tape, "softmax", x, saves_output=True, scratch=int(tape.cuda))
-
-
-def softmax_in_float32(tape: Tape, x: Value, half: bool) -> Value:
-    """F.softmax(x, dtype=float32). CUDA casts float16 on the way, forward and backward, and no other format."""
-    if not (tape.cuda and half and x.itemsize == 2):
-        return softmax(tape, cast(tape, x, 4))
-    out = Value(tape.new(4 * x.numel), x.numel, 4)
-
-    def backward(edges, gradient):
-        product = tape.new(gradient.nbytes)  # noqa: F841  gradient times output, until this returns
-        return tape.fresh(edges)
-
-    return tape.record("softmax", [x], out, [out.storage], backward)
-
-
-def power(tape: Tape, x: Value) -> Value:
-    """x to a fixed power. Its backward makes x**(p-1), then p times that, then the gradient."""
-    return _like(tape, "power", x, saves_input=True, scratch=2)
-
-
-def rsqrt(tape: Tape, x: Value) -> Value:
-    return _like(tape, "rsqrt", x, saves_output=True, scratch=2)
-
-
-def mask_fill(tape: Tape, x: Value, mask: Value) -> Value:
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    return tape.record("mask", [x], out, [mask.storage])
-
-
-def shift(tape: Tape, x: Value) -> Value:
+def shift(x: Value) -> Value:
     """x plus a number: the gradient passes through untouched."""
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    return tape.record("add", [x], out, (), _through)
+    return x.storage.tape.record("add", (x,), _out(x), (), lambda g: [g])
 
 
-def view(tape: Tape, x: Value, gradient_copied: bool = False) -> Value:
-    """The same storage under another shape; the gradient is copied if it arrives in another layout."""
-    out = Value(x.storage, x.numel, x.itemsize)
-    return tape.record("view", [x], out, (), None if gradient_copied else _through)
+def gelu(x: Value) -> Value:
+    return _unary("gelu", x, saves_input=True)
 
 
-def copy(tape: Tape, x: Value, gradient_copied: bool = True) -> Value:
-    """A contiguous copy of a transposed tensor; the gradient is copied back if its layout asks for it."""
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    return tape.record("copy", [x], out, (), None if gradient_copied else _through)
+def silu(x: Value) -> Value:
+    return _unary("silu", x, saves_input=True)
 
 
-def repeat(tape: Tape, x: Value, times: int) -> Value:
-    """Each key or value head, ``times`` over; the gradient is their sum."""
-    out = Value(tape.new(x.nbytes * times), x.numel * times, x.itemsize)
-    return tape.record("repeat", [x], out)
+def relu(x: Value) -> Value:
+    return _unary("relu", x, saves_output=True)
 
 
-def expand(tape: Tape, x: Value, times: int) -> Value:
-    """As ``repeat``, without a copy: one head of one sequence can be seen as many."""
-    return tape.record("expand", [x], Value(x.storage, x.numel * times, x.itemsize))
+def tanh(x: Value) -> Value:
+    return _unary("tanh", x, saves_output=True)
 
 
-def cast(tape: Tape, x: Value, itemsize: int) -> Value:
-    """x in another precision; x itself if it has that precision already."""
-    if x.itemsize == itemsize:
+def sigmoid(x: Value) -> Value:
+    return _unary("sigmoid", x, saves_output=True)
+
+
+def power(x: Value) -> Value:
+    """x to a fixed power. Its backward makes x**(p-1), then p times that, then the gradient."""
+    return _unary("power", x, saves_input=True, scratch=2)
+
+
+def rsqrt(x: Value) -> Value:
+    return _unary("rsqrt", x, saves_output=True, scratch=2)
+
+
+def softmax(x: Value) -> Value:
+    """CUDA's backward makes gradient times output first."""
+    return _unary("softmax", x, saves_output=True, scratch=int(x.storage.tape.cuda))
+
+
+def softmax_in_float32(x: Value) -> Value:
+    """F.softmax(x, dtype=float32). CUDA casts float16 on the way, forward and backward, and no other format."""
+    tape = x.storage.tape
+    if not (tape.cuda and x.dtype == "float16"):
+        return softmax(cast(x, "float32"))
+    place, dtype = x.layout, x.dtype
+
+    def backward(g):
+        product = _elementwise(tape, g.dtype, place)  # noqa: F841  gradient times output, until this returns
+        return [_elementwise(tape, dtype, place)]
+
+    return tape.record("softmax", (x,), _out(x, "float32"), (), backward, saves_output=True)
+
+
+def mask_fill(x: Value, mask: Value) -> Value:
+    """A number wherever a mask of bools says so."""
+    tape = x.storage.tape
+    shape, strides = layout.elementwise((x.layout, mask.layout))
+    return tape.record(
+        "mask", (x,), (shape, x.dtype, strides), [mask.storage], lambda g: [_elementwise(tape, g.dtype, g.layout)]
+    )
+
+
+def dropout(x: Value, share: float) -> Value:
+    """F.dropout in training: x times a random mask, which is saved."""
+    tape = x.storage.tape
+    if share == 0:
         return x
-    out = Value(tape.new(x.numel * itemsize), x.numel, itemsize)
-    return tape.record("cast", [x], out)
+    tape.doing = "dropout"
+    noise = _elementwise(tape, "bool" if tape.cuda else x.dtype, x.layout)
+    place = x.layout
+
+    def backward(g):
+        return [_elementwise(tape, g.dtype, g.layout, place)]
+
+    return tape.record("dropout", (x,), _out(x), [noise.storage], backward)
 
 
-def add(tape: Tape, a: Value, b: Value) -> Value:
+def cast(x: Value, dtype: str) -> Value:
+    """x in another precision; x itself if it has that precision already."""
+    if x.dtype == dtype:
+        return x
+    tape, own = x.storage.tape, x.dtype
+    return tape.record("cast", (x,), _out(x, dtype), (), lambda g: [tape.new(g.shape, own, _out(g)[2])])
+
+
+def lowered(tape: Tape, x: Value) -> Value:
+    """x as a matrix product takes it: in autocast's dtype, if that is on. The casts of trained weights are cached."""
+    dtype = tape.autocast
+    if dtype is None or x.dtype == dtype or x.dtype not in FLOATING:
+        return x
+    if x.source is None or type(x.source).__name__ != "Leaf" or x.dtype != "float32" or x.base is not None:
+        return cast(x, dtype)
+    if x.storage not in tape.casts:
+        tape.casts[x.storage] = cast(x, dtype)
+    return tape.casts[x.storage]
+
+
+def add(a: Value, b: Value) -> Value:
     """a + b. The gradient is shared, not copied, unless a side is broadcast or in another precision."""
-    n, itemsize = max(a.numel, b.numel), max(a.itemsize, b.itemsize)
-    out = Value(tape.new(n * itemsize), n, itemsize)
-
-    def backward(edges, gradient):
-        return [gradient if edge.nbytes == gradient.nbytes else tape.gradient(edge) for edge in edges]
-
-    return tape.record("add", [a, b], out, (), backward)
+    shape, strides = layout.elementwise((a.layout, b.layout))
+    out = shape, promote(a.dtype, b.dtype), strides
+    return a.storage.tape.record("add", (a, b), out, (), lambda g: [g, g])
 
 
-def multiply(tape: Tape, a: Value, b: Value) -> Value:
+def multiply(a: Value, b: Value) -> Value:
     """a * b, elementwise; either may be broadcast or in lower precision."""
-    out = max(a.numel, b.numel), max(a.itemsize, b.itemsize)
+    tape = a.storage.tape
+    shape, strides = layout.elementwise((a.layout, b.layout))
+    left, right = (a.layout, a.dtype), (b.layout, b.dtype)
+    wanted = a.source is not None, b.source is not None
 
-    def backward(edges, gradient):
-        final = [edge.target is None or edge.nbytes == gradient.nbytes for edge in edges]
-        made = [tape.gradient(edges[i]) if final[i] else tape.new(gradient.nbytes) for i in range(2)]
-        tape.recomputed.clear()  # the node has run
-        for i in range(2):
-            if not final[i]:  # once both products are made, the engine sums or casts this one into the gradient
-                made[i] = tape.gradient(edges[i])
+    def backward(g):
+        factors = ((wanted[0], right), (wanted[1], left))  # the second factor's gradient is made first
+        made = [
+            _elementwise(tape, promote(g.dtype, dtype), g.layout, place) if want else None
+            for want, (place, dtype) in reversed(factors)
+        ]
+        return made[::-1]
+
+    return tape.record("multiply", (a, b), (shape, promote(a.dtype, b.dtype), strides), _saves(a, b), backward)
+
+
+def divide(a: Value, b: Value) -> Value:
+    """a / b for a constant b, which is saved."""
+    tape = a.storage.tape
+    shape, strides = layout.elementwise((a.layout, b.layout))
+    place = b.layout
+
+    def backward(g):
+        return [_elementwise(tape, g.dtype, g.layout, place), None]
+
+    return tape.record("divide", (a, b), (shape, promote(a.dtype, b.dtype), strides), [b.storage], backward)
+
+
+def mean_of_last(x: Value) -> Value:
+    """The mean over the last dimension, which stays, with one element."""
+    tape, old = x.storage.tape, x.shape
+    out = (*old[:-1], 1), x.dtype, None
+    return tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+# ------------------------------------------------------------ products
+
+
+def mm(a: Value, b: Value) -> Value:
+    """(m, k) @ (k, n). The second factor's gradient is made first, each in its factor's own order."""
+    tape = a.storage.tape
+    shape = a.shape[0], b.shape[1]
+    return tape.record("linear", (a, b), (shape, a.dtype, None), _saves(a, b), _mm_backward(tape, a, b))
+
+
+def _mm_backward(tape: Tape, a: Value, b: Value):
+    wanted = a.source is not None, b.source is not None
+    shapes, columns, dtype = (a.shape, b.shape), (_by_columns(a), _by_columns(b)), a.dtype
+
+    def backward(g):
+        made = [None, None]
+        for i in (1, 0):
+            if wanted[i]:
+                n, m = shapes[i]
+                made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
         return made
 
-    return tape.record("multiply", [a, b], out, _saves(a, b), backward)
+    return backward
 
 
-def mean_of_last(tape: Tape, x: Value, rows: int) -> Value:
-    """The mean over the last dimension: one number a row."""
-    return tape.record("mean", [x], Value(tape.new(rows * x.itemsize), rows, x.itemsize))
+def _by_columns(x: Value) -> bool:
+    return x.strides is not None and x.strides == (1, x.shape[0])
 
 
-def linear(
-    tape: Tape, x: Value, weight: Value, n_out: int, bias: Value | None = None, transposed: bool = True
-) -> Value:
-    """x @ weight.T (+ bias), for x (rows, n_in) and weight (n_out, n_in), or stored as (n_in, n_out), as gpt2 does."""
-    out = x.numel * n_out // weight.numel * n_out, x.itemsize
-    # A product makes the weight's gradient first; addmm, which adds a bias, the input's.
-    inputs = [weight, x] if bias is None else [x, weight, bias]
-    views = [x] + [weight] * transposed  # x's gradient (rows, n_in) is seen as (batch, seq, n_in)
-    viewed = [value in views for value in inputs[:2]]
-    del views
+def addmm(bias: Value, a: Value, b: Value) -> Value:
+    """bias + a @ b. The first factor's gradient is made first; the bias's is the incoming one, summed."""
+    tape = a.storage.tape
+    wanted = a.source is not None, b.source is not None
+    shapes, columns, dtype = (a.shape, b.shape), (_by_columns(a), _by_columns(b)), a.dtype
 
-    def backward(edges, gradient):  # it must not know x, weight or bias, or they would live as long as the node
-        made = [tape.gradient(edge) for edge in edges[:2]]
-        for product, seen in zip(made, viewed, strict=True):
-            if product is not None:
-                product.viewed = seen
-        if len(edges) == 3:
-            tape.recomputed.clear()  # the node has run; the engine sums the gradient's rows into the bias's
-            made.append(tape.gradient(edges[2]))
-        return made
+    def backward(g):
+        made = [None, None]
+        for i in (0, 1):
+            if wanted[i]:
+                n, m = shapes[i]
+                made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
+        return [g, *made]
 
-    return tape.record("linear", inputs, out, _saves(x, weight), backward)
+    out = (a.shape[0], b.shape[1]), a.dtype, None
+    return tape.record("linear", (bias, a, b), out, _saves(a, b), backward)
 
 
-def matmul(tape: Tape, a: Value, b: Value, n: int) -> Value:
-    """A batched product of n elements. Backward makes the right factor's gradient first."""
-    return tape.record("matmul", [b, a], (n, a.itemsize), _saves(a, b))
+def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """F.linear: x (..., n_in) @ weight (n_out, n_in) transposed, plus bias (n_out)."""
+    tape = x.storage.tape
+    x, weight = lowered(tape, x), lowered(tape, weight)
+    *rows, n_in = x.shape
+    n_out = weight.shape[0]
+    if bias is None:
+        turned = views.transpose(weight, 0, 1)
+        flat = views.view(x, -1, n_in)
+        return views.unsafe_view(mm(flat, turned), *rows, n_out)
+    bias = lowered(tape, bias)
+    flat = views.view(x, -1, n_in)
+    return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
 
 
-def embedding(tape: Tape, indices: Value, table: Value, width: int) -> Value:
-    """Rows of a table. Saves the indices; the gradient is a whole table."""
-    n = indices.numel * width
-    out = Value(tape.new(n * table.itemsize), n, table.itemsize)
-    return tape.record("embedding", [table], out, [indices.storage])
+def conv1d(x: Value, weight: Value, bias: Value) -> Value:
+    """transformers' Conv1D, gpt2's layer: weight (n_in, n_out), the other way round."""
+    tape = x.storage.tape
+    *rows, n_in = x.shape
+    flat = views.view(x, -1, n_in)
+    bias, flat, weight = lowered(tape, bias), lowered(tape, flat), lowered(tape, weight)
+    return views.view(addmm(bias, flat, weight), *rows, weight.shape[1])
 
 
-def layer_norm(tape: Tape, x: Value, weight: Value, rows: int, bias: Value | None = None) -> Value:
+def matmul(a: Value, b: Value) -> Value:
+    """(B, H, n, k) @ (B, H, k, m): one batched product; a factor whose batches are not in a row is copied."""
+    tape = a.storage.tape
+    a, b = lowered(tape, a), lowered(tape, b)
+    B, H, n, k = a.shape
+    left, right = views.view(a, B * H, n, k), views.view(b, B * H, k, b.shape[3])
+    return views.unsafe_view(_bmm(tape, left, right), B, H, n, b.shape[3])
+
+
+def _bmm(tape: Tape, a: Value, b: Value) -> Value:
+    wanted, shapes = (a.source is not None, b.source is not None), (a.shape, b.shape)
+
+    def backward(g):  # the second factor's gradient is made first
+        made = [tape.new(shape, g.dtype) if want else None for want, shape in zip(wanted[::-1], shapes[::-1])]
+        return made[::-1]
+
+    out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
+    return tape.record("matmul", (a, b), out, _saves(a, b), backward)
+
+
+# ------------------------------------------------------------ layers
+
+
+def embedding(indices: Value, table: Value) -> Value:
+    """Rows of a table (V, C) for indices (B, T). Saves the indices; the gradient is a whole table."""
+    tape, shape, dtype = table.storage.tape, table.shape, table.dtype
+    out = (*indices.shape, shape[1]), dtype, None
+    return tape.record("embedding", (table,), out, [indices.storage], lambda g: [tape.new(shape, g.dtype)])
+
+
+def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Value:
     """Saves its input, and a mean and a reciprocal deviation for each row; CUDA has these in float32 always."""
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    statistics = [tape.new(rows * (4 if tape.cuda else x.itemsize)) for _ in range(2)]
-    inputs = [x, weight] + ([bias] if bias is not None else [])
-    return tape.record("layer_norm", inputs, out, [x.storage, *statistics])
+    tape = x.storage.tape
+    tape.doing = "layer_norm"
+    rows = (*x.shape[:-1], 1)
+    statistics = [tape.new(rows, "float32" if tape.cuda else x.dtype).storage for _ in range(2)]
+    inputs = [value for value in (x, weight, bias) if value is not None]
+    made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
+
+    def backward(g):
+        return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
+
+    out = tape.new(x.shape, x.dtype)
+    saves = [x.storage, *statistics]
+    if any(wanted for _, _, wanted in made):
+        return tape.record("layer_norm", inputs, out, saves, backward)
+    return out
 
 
-def attention(tape: Tape, q: Value, k: Value, v: Value, heads_by_rows: int) -> Value:
-    """Scaled dot-product attention in one kernel: saves q, k, v, the output and a logsumexp in float32."""
-    out = Value(tape.new(q.nbytes), q.numel, q.itemsize)
-    logsumexp = tape.new(4 * heads_by_rows)
-    saves = [q.storage, k.storage, v.storage, out.storage, logsumexp]
+def attention(q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    """Scaled dot-product attention in one kernel: saves q, k, v, the output and a log-sum-exp in float32.
 
-    def backward(edges, gradient):
-        made = [tape.gradient(edge) or tape.new(edge.nbytes) for edge in edges]  # all three, wanted or not
-        return [None if edge.target is None else one for edge, one in zip(edges, made, strict=True)]
+    q (B, H, T, D), k and v (B, K, T, D); the output lies as (B, T, H, D). Backward makes all three gradients, wanted
+    or not.
+    """
+    tape = q.storage.tape
+    q, k, v = lowered(tape, q), lowered(tape, k), lowered(tape, v)
+    tape.doing = "attention"
+    B, H, T, D = q.shape
+    heads_last = layout.transpose((B, T, H, D), None, 1, 2)[1]
+    logsumexp = tape.new((B, T, H), "float32")
+    saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
+    shapes = [(value.shape, value.dtype) for value in (q, k, v)]
 
-    return tape.record("attention", [q, k, v], out, saves, backward)
+    def backward(g):
+        made = []
+        for (B, heads, T, D), dtype in shapes:
+            made.append(tape.new((B, heads, T, D), dtype, layout.transpose((B, T, heads, D), None, 1, 2)[1]))
+        return made
 
-
-def split(tape: Tape, x: Value, parts: int) -> list[Value]:
-    """Views of ``parts`` equal parts; backward concatenates their gradients into a new tensor."""
-    outs = [Value(x.storage, x.numel // parts, x.itemsize, output=i) for i in range(parts)]
-    tape.record("split", [x], outs[0], outputs=parts)
-    for out in outs[1:]:
-        out.source = outs[0].source
-    return outs
-
-
-def rotate(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
-    """Rotary position embedding: x * cos + rotate_half(x) * sin, as transformers writes it."""
-    straight = multiply(tape, x, cos)
-    rotated = _rotate_half(tape, x)
-    turned = multiply(tape, rotated, sin)
-    del rotated
-    return add(tape, straight, turned)
+    return tape.record("attention", (q, k, v), ((B, H, T, D), q.dtype, heads_last), saves, backward, saves_output=True)
 
 
-def _rotate_half(tape: Tape, x: Value) -> Value:
-    """(-upper half, lower half). The gradient of each slice is a whole tensor with zeros."""
-    lower, upper = (Value(x.storage, x.numel // 2, x.itemsize) for _ in range(2))
-    tape.record("slice", [x], lower)
-    tape.record("slice", [x], upper)
-    negative = scale(tape, upper)
-    out = Value(tape.new(x.nbytes), x.numel, x.itemsize)
-    return tape.record("concatenate", [negative, lower], out, (), lambda edges, g: [g, g])
-
-
-def cross_entropy(tape: Tape, logits: Value, targets: Value) -> Value:
+def cross_entropy(logits: Value, targets: Value) -> Value:
     """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets."""
-    log_probabilities = _like(tape, "log_softmax", logits, saves_output=True)
-    total_weight = tape.new(logits.itemsize)
-    loss = Value(tape.new(logits.itemsize), 1, logits.itemsize)
-    return tape.record("nll_loss", [log_probabilities], loss, [targets.storage, total_weight])
+    tape = logits.storage.tape
+    log_probabilities = _unary("log_softmax", logits, saves_output=True)
+    tape.doing = "nll_loss"
+    total_weight = tape.new((), logits.dtype)
+    shape = logits.shape
+    saves = [targets.storage, total_weight.storage]
+    return tape.record(
+        "nll_loss", (log_probabilities,), ((), logits.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
+    )

@@ -1,163 +1,189 @@
-"""Autograd on byte counts: a tape that runs a training step without numbers, only sizes.
+"""Autograd on sizes: a tape that runs a training step without numbers.
 
-A ``Value`` stands for a tensor: how many elements, how many bytes each, and which ``Storage`` holds them.
-Operations (``minigpt.memory.engine.ops``) make new values and leave a ``Node`` with what backward will need.
-``backward`` then walks the nodes as torch's engine does: latest first, gradients summed where paths meet,
-saved tensors let go once their node has run.
+A ``Value`` stands for a tensor: its shape, its strides, its dtype, and the ``Storage`` that holds it. Operations
+(``minigpt.memory.engine.ops``) make new values and leave a ``Node`` with what backward will need. ``backward`` then
+walks the nodes as torch's engine does: latest first, gradients summed where paths meet, saved tensors let go once
+their node has run.
 
 A storage dies when nothing refers to it, exactly as in PyTorch: Python's own reference counts do the work
 here too, so a local variable of a forward function keeps its storage alive in both.
 
-Three rules of torch's engine matter to the peak, each visible in the profiler's events:
+Rules of torch's engine that matter to the peak, each visible in the profiler's events:
 
     a node's new gradients exist together with its incoming gradient and everything it saved
-    two gradients of one value are summed in place when nobody else holds the first one ...
-    ... except where the first is a view, as a linear layer's gradients are: that makes a third tensor
+    a gradient is summed over what was broadcast, and cast, before its node lets go of what it saved
+    two gradients of one value are summed in place if nothing else refers to the first one or to its storage ...
+    ... which is never so for a view, whose base refers to the storage too: that makes a third tensor
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from math import prod
 from sys import getrefcount
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.engine import layout
+from minigpt.memory.engine.layout import Shape, Strides
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(BUCKETS))
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+BORN, DEAD, SAVED, LET_GO = range(4)
+
+
+class Record:
+    """What is known of one storage, also after its death. ``bucket`` is None unless it has a standing one."""
+
+    __slots__ = ("nbytes", "bucket", "place", "born", "shape", "dtype")
+
+    def __init__(self, nbytes: int, bucket: int | None, born: tuple[str, str, str], shape: Shape, dtype: str) -> None:
+        self.nbytes, self.bucket, self.place = nbytes, bucket, TEMPORARY
+        self.born, self.shape, self.dtype = born, shape, dtype  # born: phase, block, operation
 
 
 class Storage:
-    """``nbytes`` of memory, alive while anything refers to it."""
+    """Memory that is alive while anything refers to it."""
 
-    __slots__ = ("tape", "nbytes", "bucket", "saved", "viewed")
+    __slots__ = ("tape", "record", "saved")
 
-    def __init__(self, tape: Tape, nbytes: int, bucket: int = TEMPORARY) -> None:
-        self.tape, self.nbytes, self.bucket = tape, nbytes, bucket
-        self.saved = 0  # how many nodes have saved it
-        self.viewed = False  # a gradient that torch returns as a view
-        tape.change(bucket, nbytes)
+    def __init__(self, tape: Tape, nbytes: int, bucket: int | None = None, shape: Shape = (), dtype: str = "") -> None:
+        self.tape, self.saved = tape, 0  # saved: how many nodes have saved it
+        self.record = record = Record(nbytes, bucket, (tape.phase, tape.block, tape.doing), shape, dtype)
+        tape.born(record)
 
     def __del__(self) -> None:
-        self.tape.change(self.bucket, -self.nbytes)
-
-    def move(self, bucket: int) -> None:
-        self.tape.change(self.bucket, -self.nbytes)
-        self.bucket = bucket
-        self.tape.change(bucket, self.nbytes)
+        self.tape.died(self.record)
 
 
 class Leaf:
-    """A trainable parameter, or another tensor where gradients end. ``nbytes``: what its ``.grad`` takes."""
+    """Where gradients end: a trained parameter, or another tensor. ``bucket``: what its ``.grad`` counts as."""
 
-    __slots__ = ("gradient", "nbytes", "bucket")
+    __slots__ = ("gradient", "strides", "bucket", "order")
 
-    def __init__(self, nbytes: int, bucket: int = GRADIENTS) -> None:
-        self.gradient: Storage | None = None
-        self.nbytes, self.bucket = nbytes, bucket
+    def __init__(self, strides: Strides = None, bucket: int | None = GRADIENTS) -> None:
+        self.gradient: Value | None = None
+        self.strides, self.bucket = strides, bucket
+        self.order = float("inf")  # torch runs these before any other node
 
 
 class Edge:
-    """Where the gradient of one input goes: a Node or Leaf (or None), which of its outputs, how large."""
+    """Where the gradient of one input goes: a Node or Leaf (or None), which of its outputs, its shape and dtype."""
 
-    __slots__ = ("target", "output", "numel", "itemsize")
+    __slots__ = ("target", "output", "shape", "dtype")
 
     def __init__(self, value: Value) -> None:  # the sizes alone: an edge must not keep the storage alive
-        self.target, self.output = value.source, value.output
-        self.numel, self.itemsize = value.numel, value.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.itemsize
+        self.target, self.output, self.shape = value.source, value.output, value.shape
+        self.dtype = value.gradient_dtype or value.dtype
 
 
 class Node:
-    """One operation to undo: ``backward(edges, *gradients)`` returns a storage, or None, for each edge."""
+    """One operation to undo: ``backward(*gradients)`` returns a Value, or None, for each edge."""
 
-    __slots__ = ("name", "order", "edges", "saved", "backward", "outputs")
+    __slots__ = ("name", "block", "order", "edges", "saved", "backward", "outputs")
 
-    def __init__(self, name, order, edges, saved, backward, outputs) -> None:
-        self.name, self.order, self.edges = name, order, edges
+    def __init__(self, name, block, order, edges, saved, backward, outputs) -> None:
+        self.name, self.block, self.order, self.edges = name, block, order, edges
         self.saved, self.backward, self.outputs = saved, backward, outputs
 
 
 class Value:
-    """A tensor's size. ``source`` is the Node or Leaf that its gradient goes to, or None."""
+    """A tensor without numbers. ``source`` is the Node or Leaf that its gradient goes to, or None.
 
-    __slots__ = ("storage", "numel", "itemsize", "source", "output")
+    ``base`` is the value that this one is a view of; ``gradient_dtype`` that of ``.grad``, if it is another.
+    """
 
-    def __init__(self, storage: Storage, numel: int, itemsize: int, source=None, output: int = 0) -> None:
-        self.storage, self.numel, self.itemsize = storage, numel, itemsize
-        self.source, self.output = source, output
+    __slots__ = ("storage", "shape", "strides", "dtype", "source", "output", "base", "gradient_dtype")
+
+    def __init__(
+        self, storage: Storage, shape: Shape, dtype: str, strides: Strides = None, source=None, base=None
+    ) -> None:
+        self.storage, self.shape, self.dtype, self.strides = storage, shape, dtype, strides
+        self.source, self.output, self.base, self.gradient_dtype = source, 0, base, None
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.itemsize
+        """Bytes of its elements; a view's storage may have more."""
+        return prod(self.shape) * ITEMSIZE[self.dtype]
+
+    @property
+    def layout(self) -> layout.Layout:
+        return self.shape, self.strides
 
 
 class Tape:
-    """The running account of one step. All sizes are bytes."""
+    """The running account of one step. All sizes are bytes.
 
-    def __init__(self, cuda: bool = False) -> None:
-        self.cuda = cuda  # whether CUDA's kernels run, where they differ from a CPU's
-        self.phase = "before"
-        self.block = self.doing = ""  # where in the model, and which operation
-        self.totals = [0] * len(BUCKETS)
-        self.largest = [0] * len(BUCKETS)
-        self.live = self.peak = 0
-        self.peak_totals, self.peak_at = tuple(self.totals), ""
-        self.events: list[tuple[str, int, int]] = []
+    ``autocast`` is the dtype that matrix products cast to on the fly, or None; ``cuda`` whether CUDA's kernels run,
+    where they differ from a CPU's.
+    """
+
+    def __init__(self, cuda: bool = False, autocast: str | None = None) -> None:
+        self.cuda, self.autocast = cuda, autocast
+        self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
+        self.phase, self.block, self.doing = "before", "", ""  # where in the step, in the model, and what
+        self.live = self.peak = self.peak_event = 0
+        self.peak_at = ("", "", "")
+        self.events: list[tuple[str, Record, int]] = []
+        self.records: list[Record] = []
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
+        self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 
-    def change(self, bucket: int, nbytes: int) -> None:
-        """Add ``nbytes`` (or take them away) and remember the largest instant."""
-        totals = self.totals
-        totals[bucket] += nbytes
-        self.live += nbytes
-        if totals[bucket] > self.largest[bucket]:
-            self.largest[bucket] = totals[bucket]
+    # ------------------------------------------------------------ births and deaths
+
+    def born(self, record: Record) -> None:
+        self.events.append((self.phase, record, BORN))
+        self.live += record.nbytes
         if self.live > self.peak:
-            self.peak, self.peak_totals = self.live, tuple(totals)
-            self.peak_at = f"{self.phase}, {self.doing or self.block}"
-        self.events.append((self.phase, bucket, nbytes))
+            self.peak, self.peak_event = self.live, len(self.events)
+            self.peak_at = (self.phase, self.block, self.doing)
+
+    def died(self, record: Record) -> None:
+        self.events.append((self.phase, record, DEAD))
+        self.live -= record.nbytes
+
+    def new(self, shape: Shape, dtype: str, strides: Strides = None, bucket: int | None = None) -> Value:
+        """A tensor in a storage of its own."""
+        return Value(Storage(self, prod(shape) * ITEMSIZE[dtype], bucket, shape, dtype), shape, dtype, strides)
 
     # ------------------------------------------------------------ forward
-
-    def new(self, nbytes: int) -> Storage:
-        """A temporary storage."""
-        return Storage(self, nbytes)
-
-    def constant(self, numel: int, itemsize: int) -> Value:
-        """A tensor without a gradient: tokens, positions, a mask."""
-        return Value(Storage(self, numel * itemsize), numel, itemsize)
 
     def record(
         self,
         name: str,
         inputs: Sequence[Value],
-        out: Value | tuple[int, int],
+        out: Value | tuple,
         saves: Sequence[Storage] = (),
         backward: Callable | None = None,
+        saves_output: bool = False,
         outputs: int = 1,
     ) -> Value:
         """Make ``out`` the result of an operation on ``inputs`` that saves ``saves`` for backward.
 
-        ``out`` is a Value, or the (numel, itemsize) of one to make after the saving, as torch does where it saves
-        inputs alone. ``backward`` makes one new gradient for each input unless it is given. Without an input that
-        takes a gradient nothing is recorded or saved.
+        ``out`` is a view, which shares a storage, or (shape, dtype, strides) of a tensor to make: after the saving, as
+        torch does, unless it is saved itself. Without an input that takes a gradient nothing is recorded or saved.
         """
-        recorded = any(value.source is not None for value in inputs)
-        saved = self.keep(saves) if recorded else ()
+        self.doing = name
+        for value in inputs:
+            if value.source is not None:
+                break
+        else:
+            return self.new(*out) if type(out) is tuple else out
+        if saves_output:
+            out = self.new(*out)
+            saves = (*saves, out.storage)
+        saved = self.keep(saves) if saves else ()
         if type(out) is tuple:
-            numel, itemsize = out
-            out = Value(self.new(numel * itemsize), numel, itemsize)
-        if not recorded:
-            return out
+            out = self.new(*out)
         self._nodes += 1
         edges = [Edge(value) for value in inputs]
-        name = f"{self.block}: {name}" if self.block else name
-        out.source = Node(name, self._nodes, edges, saved, backward or self.fresh, outputs)
+        out.source = Node(name, self.block, self._nodes, edges, saved, backward, outputs)
         return out
 
     def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:
@@ -168,104 +194,136 @@ class Tape:
 
     def save(self, storage: Storage) -> None:
         storage.saved += 1
-        if storage.saved == 1 and storage.bucket == TEMPORARY:
-            storage.move(ACTIVATIONS)
+        if storage.saved == 1:
+            self.events.append((self.phase, storage.record, SAVED))
 
     def let_go(self, storage: Storage) -> None:
         storage.saved -= 1
-        if storage.saved == 0 and storage.bucket == ACTIVATIONS:
-            storage.move(TEMPORARY)
+        if storage.saved == 0:
+            self.events.append((self.phase, storage.record, LET_GO))
 
     # ------------------------------------------------------------ backward
 
-    def gradient(self, edge: Edge) -> Storage | None:
-        """A new gradient along ``edge``, in its input's precision; None if that input takes none."""
-        if edge.target is None:
-            return None
-        return self._part(edge.target, edge.nbytes)
-
-    def _part(self, target: Node | Leaf, nbytes: int) -> Storage:
-        """A gradient, or one of those that a gradient is the sum of."""
-        whole = self._parts[target] == 1
-        return Storage(self, nbytes, self._bucket(target, nbytes) if whole else TEMPORARY)
-
-    def fresh(self, edges: Sequence[Edge], *gradients: Storage) -> list:
-        """The usual backward: a new gradient for each input."""
-        return [self.gradient(edge) for edge in edges]
-
-    def _bucket(self, target: Node | Leaf, nbytes: int) -> int:
-        """Gradients for what will become a leaf's ``.grad`` as it is; temporary for everything else."""
-        final = (
-            type(target) is Leaf and target.gradient is None and target.nbytes == nbytes and self._waits[target] == 1
-        )
-        return target.bucket if final else TEMPORARY
-
     def backward(self, loss: Value) -> None:
         """Give every leaf its gradient, freeing the graph on the way."""
-        self._waits = waits = _dependents(loss.source)
-        self._parts = dict(waits)  # how many gradients each leaf's is the sum of
-        root = self.new(loss.nbytes)  # the 1 that backward starts from; torch keeps it to the end
+        waits = _dependents(loss.source)
+        root = self.new(loss.shape, loss.dtype)  # the 1 that backward starts from; torch keeps it to the end
         pending: dict[Node | Leaf, list] = {loss.source: [root]}
-        ready = [(-loss.source.order, loss.source)]
+        count = 0
+        ready = [(-loss.source.order, count, loss.source)]
         loss.source = None
         while ready:
-            node = heapq.heappop(ready)[1]
-            self.doing = node.name
+            node = heapq.heappop(ready)[2]
             incoming = pending.pop(node)
+            if type(node) is Leaf:
+                self._accumulate(node, incoming)
+                incoming = None
+                continue
+            self.block, self.doing = node.block, node.name
             handles = [item for item in node.saved if type(item) is not Storage]
             self.recomputed = [handle.unpack() for handle in handles]
-            gradients = node.backward(node.edges, *incoming)
-            del incoming
+            gradients = node.backward(*incoming)
             self.recomputed.clear()
             edges = node.edges
-            self._cast_for_leaves(edges, gradients, viewed=False)
+            self._validate(edges, gradients)
+            del incoming
             for item in node.saved if not handles else ():
                 self.let_go(item)
             node.edges, node.saved, node.backward = (), (), None
             item = handles = None
-            self._cast_for_leaves(edges, gradients, viewed=True)
             gradients.reverse()
             for edge in edges:
                 gradient, target = gradients.pop(), edge.target
                 if target is None:
                     continue
-                slots = pending.setdefault(target, [None] * getattr(target, "outputs", 1))
-                slots[edge.output] = self._sum(slots[edge.output], gradient, target)
+                slots = pending.get(target)
+                if slots is None:
+                    slots = pending[target] = [None] * (target.outputs if type(target) is Node else 1)
+                if slots[edge.output] is None:
+                    slots[edge.output] = gradient
+                else:
+                    self._sum(slots, edge.output, gradient)
                 gradient = None
                 waits[target] -= 1
                 if not waits[target]:
-                    if type(target) is Node:
-                        heapq.heappush(ready, (-target.order, target))
-                    else:
-                        gradient = pending.pop(target)[0]
-                        target.gradient = target.gradient or gradient  # taken over as .grad, or added to it
-                        gradient = None
+                    count += 1
+                    heapq.heappush(ready, (-target.order, count, target))
             node = edge = edges = target = slots = None
 
-    def _sum(self, old: Storage | None, new: Storage, target: Node | Leaf) -> Storage:
-        if old is None:
-            return new
-        if getrefcount(old) <= HELD_BY_ENGINE and not old.viewed:
-            old.move(self._bucket(target, old.nbytes))
-            return old  # in place
-        return Storage(self, old.nbytes, self._bucket(target, old.nbytes))
-
-    def _cast_for_leaves(self, edges: Sequence[Edge], gradients: list, viewed: bool) -> None:
-        """The engine casts what a leaf is sent to the precision of its ``.grad``: a view after a node of its own."""
+    def _validate(self, edges: Sequence[Edge], gradients: list) -> None:
+        """Sum each gradient over what was broadcast in its input, then cast it to its input's dtype."""
         for i, edge in enumerate(edges):
-            gradient, target = gradients[i], edge.target
-            if gradient is None or type(target) is not Leaf or gradient.nbytes == target.nbytes:
+            gradient = gradients[i]
+            if gradient is None:
                 continue
-            if gradient.viewed == viewed:
-                gradients[i] = self._part(target, target.nbytes)
+            if edge.target is None:
+                gradients[i] = None
+                continue
+            if gradient.shape != edge.shape:
+                gradients[i] = gradient = self._sum_to(gradient, edge.shape)
+            if gradient.dtype != edge.dtype:
+                gradients[i] = self.new(gradient.shape, edge.dtype, gradient.strides)
+
+    def _sum_to(self, gradient: Value, shape: Shape) -> Value:
+        leading = len(gradient.shape) - len(shape)
+        total = self.new((1,) * leading + shape, gradient.dtype)
+        return Value(total.storage, shape, gradient.dtype, base=total) if leading else total
+
+    def _sum(self, slots: list, place: int, new: Value | None) -> None:
+        old = slots[place]
+        if new is None:
+            return
+        if (
+            getrefcount(old) <= ALONE
+            and getrefcount(old.storage) <= ALONE_STORAGE
+            and layout.dense(old.shape, old.strides)
+        ):
+            return  # in place
+        shape, strides = layout.elementwise((old.layout, new.layout))
+        slots[place] = self.new(shape, old.dtype, strides)
+
+    def _accumulate(self, leaf: Leaf, incoming: list) -> None:
+        """The gradient becomes ``.grad`` as it is, or is added to it."""
+        gradient = incoming.pop()
+        if gradient is None:
+            return
+        if leaf.gradient is None:
+            if getrefcount(gradient) > TAKEN or layout.plain(gradient.shape, gradient.strides) != leaf.strides:
+                gradient = self.new(gradient.shape, gradient.dtype, leaf.strides)
+            leaf.gradient = Value(gradient.storage, gradient.shape, gradient.dtype, gradient.strides)
+            if leaf.bucket is not None and gradient.storage.record.bucket is None:
+                gradient.storage.record.bucket = leaf.bucket  # from its birth on, as the meter has it
+        if self.hook is not None:
+            gradient = None
+            self.hook(leaf)
+
+    # ------------------------------------------------------------ the account
 
     def result(self, frozen: int = 0) -> StepMemory:
-        peak = Ledger(*self.peak_totals)
-        largest = [*self.largest[:TEMPORARY], peak.temporary]
-        return StepMemory(Ledger(*largest), peak, self.peak_at, tuple(self.events), frozen)
-
-
-HELD_BY_ENGINE = 3  # the pending list, _sum's argument and getrefcount's own
+        """The buckets over the step, from its events; what a storage became is known only now."""
+        totals, largest = [0] * len(BUCKETS), [0] * len(BUCKETS)
+        events, peak = [], Ledger()
+        for count, (phase, record, kind) in enumerate(self.events, start=1):
+            bucket, nbytes = record.bucket, record.nbytes
+            if kind == BORN or kind == DEAD:
+                bucket = record.place if bucket is None else bucket
+                nbytes = nbytes if kind == BORN else -nbytes
+                totals[bucket] += nbytes
+                events.append((phase, bucket, nbytes))
+            elif bucket is None:
+                before, record.place = record.place, ACTIVATIONS if kind == SAVED else TEMPORARY
+                bucket = record.place
+                totals[before] -= nbytes
+                totals[bucket] += nbytes
+                events += [(phase, before, -nbytes), (phase, bucket, nbytes)]
+            if totals[bucket] > largest[bucket]:
+                largest[bucket] = totals[bucket]
+            if count == self.peak_event:
+                peak = Ledger(*totals)
+        largest[TEMPORARY] = peak.temporary
+        phase, block, doing = self.peak_at
+        at = f"{phase}, {': '.join(filter(None, (block, doing)))}"
+        return StepMemory(Ledger(*largest), peak, at, tuple(events), frozen)
 
 
 def _dependents(root: Node) -> dict[Node | Leaf, int]:
@@ -282,3 +340,27 @@ def _dependents(root: Node) -> dict[Node | Leaf, int]:
                 seen.add(target)
                 stack.append(target)
     return waits
+
+
+def _alone() -> tuple[int, int, int]:
+    """What getrefcount says, where ``_sum`` and ``_accumulate`` ask, of a value to which nothing else refers.
+
+    Python versions differ in how many references a call makes, so it is asked here once, in the same form.
+    """
+    tape = Tape()
+    slots, found = [tape.new((1,), "float32")], []
+
+    def asked(slots: list, place: int) -> None:
+        old = slots[place]
+        found.extend([getrefcount(old), getrefcount(old.storage)])
+
+    def taken(incoming: list) -> None:
+        gradient = incoming.pop()
+        found.append(getrefcount(gradient))
+
+    asked(slots, 0)
+    taken(slots)
+    return tuple(found)
+
+
+ALONE, ALONE_STORAGE, TAKEN = _alone()

@@ -1,28 +1,33 @@
 """What a model is made of, from its configuration alone: every parameter tensor, by name and shape.
 
 A configuration is a MiniGPT ``GPTConfig``, a Hugging Face ``config.json`` (as a path, a dictionary or an
-``AutoConfig``), or a short name from ``KNOWN``. The families understood are MiniGPT, llama, mistral, qwen2,
-qwen3 and gpt2: grouped-query attention, an explicit head_dim, q/k norms, biases, tied or untied heads.
+``AutoConfig``), or a short name from ``KNOWN``. Each family is a file of this folder: a class that reads its
+configuration, lists its tensors, and runs its forward pass on the tape.
 
-Parameters of a llama-family model, with C the width, I the MLP's inner width, q = n_head * head_dim and
-kv = n_kv_head * head_dim:
-
-    per block   C q + 2 C kv + q C + 3 C I + 2 C     (+ biases, + 2 head_dim with q/k norms)
-    outside     V C (embedding) + V C (head, if untied) + C (last norm)
-
-Left out: mixture-of-experts, multimodal parts, cross-attention. This file imports no torch.
+Left out: multimodal parts, cross-attention. This file imports no torch.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
+from typing import ClassVar
 
-from minigpt.values import check_choice, check_counts, check_flags, is_number
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.known import KNOWN
+from minigpt.values import check_choice, check_counts, check_flags
 
-FAMILIES = ("minigpt", "llama", "mistral", "qwen2", "qwen3", "gpt2")
-GELU = {"gelu_new": "python", "gelu": "fused", "gelu_pytorch_tanh": "fused"}  # of transformers: how each is computed
+FAMILIES = {  # model_type: module and class
+    "minigpt": "minigpt:MiniGPT",
+    "llama": "llama:Llama",
+    "mistral": "mistral:Mistral",
+    "qwen2": "qwen2:Qwen2",
+    "qwen3": "qwen3:Qwen3",
+    "gpt2": "gpt2:GPT2",
+}
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
 
@@ -41,7 +46,7 @@ class Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The sizes that memory depends on. All fields are counts, none is bytes."""
+    """The sizes that memory depends on. All fields are counts or switches, none is bytes. Families add their own."""
 
     family: str
     vocab_size: int
@@ -53,75 +58,81 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
-    qkv_bias: bool = False
-    o_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False  # qwen3: a norm over each head's q and k
-    gelu: str = "fused"  # gpt2: "python" is transformers' default gelu_new, seven tensors in Python
-    dropout: float = 0.0  # gpt2: the largest of its three; predict() covers 0 only
+
+    conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
+    rotary: ClassVar[bool] = True  # positions are rotations; else a table as long as the context
 
     def __post_init__(self) -> None:
         check_choice(FAMILIES, family=self.family)
-        check_choice(("fused", "python"), gelu=self.gelu)
         check_counts(most=MOST_LAYERS, n_layer=self.n_layer)
         counts = ("vocab_size", "n_embd", "n_head", "n_kv_head", "head_dim", "n_inner", "context")
         check_counts(**{name: getattr(self, name) for name in counts})
-        flags = ("tied", "qkv_bias", "o_bias", "mlp_bias", "qk_norm")
-        check_flags(**{name: getattr(self, name) for name in flags})
-        _check_dropout(dropout=self.dropout)
+        check_flags(tied=self.tied)
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_kv_head is {self.n_kv_head}; it must divide n_head, which is {self.n_head}")
 
-    @classmethod
-    def of(cls, source) -> Architecture:
+    @staticmethod
+    def of(source) -> Architecture:
         """From an Architecture, a GPTConfig, a known name, a config.json (path or contents) or an AutoConfig."""
-        if isinstance(source, cls):
+        if isinstance(source, Architecture):
             return source
         if isinstance(source, str) and source in KNOWN:
-            return cls.of(KNOWN[source])
+            return Architecture.of(KNOWN[source])
         if isinstance(source, (str, os.PathLike)):
-            return cls.of(_read_json(os.fspath(source)))
+            return Architecture.of(_read_json(os.fspath(source)))
         if hasattr(source, "to_dict"):  # transformers' PretrainedConfig
             source = source.to_dict()
         if isinstance(source, dict):
-            return _from_hugging_face(source)
+            family = source.get("model_type")
+            if family not in FAMILIES or family == "minigpt":
+                allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
+                raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
+            return family_class(family).read(source)
         if all(hasattr(source, name) for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size")):
-            return _from_minigpt(source)
+            return family_class("minigpt").read(source)
         raise ValueError(
             f"the model is {source!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or "
             f"path of a config.json) or one of {', '.join(KNOWN)}"
         )
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Every parameter tensor, embedding first; a tied head appears once, as the embedding."""
-        V, C = self.vocab_size, self.n_embd
-        out = [Tensor("embedding", (V, C), "embedding")]
-        if self.family in ("minigpt", "gpt2"):
-            out.append(Tensor("positions", (self.context, C), "embedding"))
-        block = self.block_tensors()
-        for i in range(self.n_layer):
-            out += [Tensor(f"blocks.{i}.{t.name}", t.shape, t.kind) for t in block]
-        out += self._norm("norm")
-        if not self.tied:
-            out.append(Tensor("head", (V, C), "head"))
-        return tuple(out)
+    # ------------------------------------------------------------ what a family says
 
-    def block_tensors(self) -> tuple[Tensor, ...]:
-        """The parameter tensors of one block; linear weights as (out, in)."""
-        C, inner = self.n_embd, self.n_inner
-        q, kv = self.n_head * self.head_dim, self.n_kv_head * self.head_dim
-        out = self._norm("attn_norm")
-        if self.family == "gpt2":  # q, k and v are one matrix
-            out += _linear("qkv", 3 * C, C, True) + _linear("o", C, C, True) + self._norm("mlp_norm")
-            return tuple(out + _linear("up", inner, C, True) + _linear("down", C, inner, True))
-        out += _linear("q", q, C, self.qkv_bias) + _linear("k", kv, C, self.qkv_bias)
-        out += _linear("v", kv, C, self.qkv_bias) + _linear("o", C, q, self.o_bias)
-        if self.qk_norm:
-            out += [Tensor("q_norm", (self.head_dim,), "norm"), Tensor("k_norm", (self.head_dim,), "norm")]
-        out += self._norm("mlp_norm")
-        if self.family != "minigpt":
-            out += _linear("gate", inner, C, self.mlp_bias)
-        return tuple(out + _linear("up", inner, C, self.mlp_bias) + _linear("down", C, inner, self.mlp_bias))
+    @classmethod
+    def read(cls, config) -> Architecture:
+        """From the family's own configuration. Raises ValueError for what it does not cover, naming the field."""
+        raise NotImplementedError
+
+    def block_tensors(self, layer: int = 0) -> tuple[Tensor, ...]:
+        """The parameter tensors of one block, in the order of the real model; linear weights as (out, in)."""
+        raise NotImplementedError
+
+    def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The parameter tensors before the blocks, and those after them without the head."""
+        return [Tensor("embedding", (self.vocab_size, self.n_embd), "embedding")], norm("norm", self.n_embd)
+
+    def loss(self, layers: Layers, tokens: Value, targets: Value) -> Value:
+        """The forward pass on the tape: tokens and targets (B, T), to the mean loss."""
+        raise NotImplementedError
+
+    def buffers(self) -> list[int]:
+        """Bytes of each tensor of the model that is no parameter."""
+        return []
+
+    def check(self, plan) -> None:
+        """Raise ValueError for a plan that the family does not cover."""
+
+    # ------------------------------------------------------------ what follows
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every parameter tensor, in the order of the real model; a tied head appears once, as the embedding."""
+        first, last = self.outer_tensors()
+        out = list(first)
+        for i in range(self.n_layer):
+            out += [Tensor(f"blocks.{i}.{t.name}", t.shape, t.kind) for t in self.block_tensors(i)]
+        out += last
+        if not self.tied:
+            out.append(Tensor("head", (self.vocab_size, self.n_embd), "head"))
+        return tuple(out)
 
     @property
     def parameters(self) -> int:
@@ -131,15 +142,32 @@ class Architecture:
     @property
     def linear_parameters(self) -> int:
         """Parameters in the matrices of the blocks: what adapters adapt and 4-bit formats quantize."""
-        return self.n_layer * sum(t.numel for t in self.block_tensors() if t.kind == "linear")
-
-    def _norm(self, name: str) -> list[Tensor]:
-        bias = [Tensor(f"{name}.bias", (self.n_embd,), "bias")] if self.family == "gpt2" else []
-        return [Tensor(name, (self.n_embd,), "norm"), *bias]
+        return sum(t.numel for t in self.tensors() if t.kind == "linear")
 
 
-def _linear(name: str, n_out: int, n_in: int, bias: bool) -> list[Tensor]:
+def family_class(family: str) -> type[Architecture]:
+    """The class of a model_type, imported when it is first asked for."""
+    module, _, name = FAMILIES[family].partition(":")
+    return getattr(import_module(f"minigpt.memory.families.{module}"), name)
+
+
+def linear(name: str, n_out: int, n_in: int, bias: bool = False) -> list[Tensor]:
+    """A matrix, and its bias if it has one."""
     return [Tensor(name, (n_out, n_in), "linear")] + ([Tensor(f"{name}.bias", (n_out,), "bias")] if bias else [])
+
+
+def norm(name: str, width: int, bias: bool = False) -> list[Tensor]:
+    """A norm's weight, and its bias if it has one."""
+    return [Tensor(name, (width,), "norm")] + ([Tensor(f"{name}.bias", (width,), "bias")] if bias else [])
+
+
+def divide(**counts) -> int:
+    """The width of a head, from the model's width and the number of heads, each by its name in the file."""
+    check_counts(**counts)
+    (_, width), (name, heads) = counts.items()
+    if width % heads:
+        raise ValueError(f"{name} is {heads}; it must divide the width, which is {width}, or head_dim must be given")
+    return width // heads
 
 
 def _read_json(path: str) -> dict:
@@ -158,113 +186,3 @@ def _read_json(path: str) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
     return content
-
-
-def _from_minigpt(config) -> Architecture:
-    return Architecture(
-        family="minigpt", vocab_size=config.vocab_size, n_layer=config.n_layer, n_embd=config.n_embd,
-        n_head=config.n_head, n_kv_head=config.n_head, head_dim=config.n_embd // config.n_head,
-        n_inner=4 * config.n_embd, context=config.context, tied=True,
-    )  # fmt: skip
-
-
-def _from_hugging_face(config: dict) -> Architecture:
-    """A config.json's contents. What the file leaves out is transformers' default for that model_type."""
-    family = config.get("model_type")
-    if family not in FAMILIES or family == "minigpt":
-        allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
-        raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
-    get = {**DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}}.get
-    if family == "gpt2":
-        check_flags(**{name: get(name) for name in ("add_cross_attention", "tie_word_embeddings")})
-        if get("add_cross_attention"):
-            raise ValueError("add_cross_attention is true; only decoder-only models are understood")
-        C, heads = get("n_embd"), get("n_head")
-        check_choice(GELU, activation_function=get("activation_function"))
-        dropout = {name: get(name) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
-        _check_dropout(**dropout)
-        return Architecture(
-            family=family, vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=heads,
-            n_kv_head=heads, head_dim=_divide(n_embd=C, n_head=heads), n_inner=get("n_inner", 4 * C),
-            context=get("n_positions"),
-            tied=get("tie_word_embeddings"), qkv_bias=True, o_bias=True, mlp_bias=True,
-            gelu=GELU[get("activation_function")], dropout=max(dropout.values()),
-        )  # fmt: skip
-    C, heads = get("hidden_size"), get("num_attention_heads")
-    attention_bias, mlp_bias = get("attention_bias", False), get("mlp_bias", False)
-    check_flags(tie_word_embeddings=get("tie_word_embeddings"), attention_bias=attention_bias, mlp_bias=mlp_bias)
-    check_counts(hidden_size=C, num_attention_heads=heads)
-    head_dim = get("head_dim")
-    if head_dim is None:
-        head_dim = _divide(hidden_size=C, num_attention_heads=heads)
-    return Architecture(
-        family=family, vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=heads,
-        n_kv_head=get("num_key_value_heads", heads), head_dim=head_dim,
-        n_inner=get("intermediate_size"), context=get("max_position_embeddings"), tied=get("tie_word_embeddings"),
-        qkv_bias=family == "qwen2" or attention_bias, o_bias=family != "qwen2" and attention_bias,
-        mlp_bias=family == "llama" and mlp_bias, qk_norm=family == "qwen3",
-    )  # fmt: skip
-
-
-def _divide(**counts) -> int:
-    """The width of a head, from the model's width and the number of heads, each by its name in the file."""
-    check_counts(**counts)
-    (_, width), (name, heads) = counts.items()
-    if width % heads:
-        raise ValueError(f"{name} is {heads}; it must divide the width, which is {width}, or head_dim must be given")
-    return width // heads
-
-
-def _check_dropout(**shares) -> None:
-    for name, value in shares.items():
-        if not is_number(value) or not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
-
-
-# transformers 5.17's defaults, for configurations that leave fields out (llama's first config.json did)
-_LLAMA = dict(
-    vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-    max_position_embeddings=2048, tie_word_embeddings=False,
-)  # fmt: skip
-DEFAULTS = {
-    "llama": _LLAMA,
-    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
-    "qwen2": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
-              "max_position_embeddings": 32768},
-    "qwen3": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
-              "head_dim": 128, "max_position_embeddings": 32768},
-    "gpt2": dict(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
-                 add_cross_attention=False, activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1,
-                 attn_pdrop=0.1),
-}  # fmt: skip
-
-
-def _llama(C: int, inner: int, layers: int, heads: int, kv: int | None = None, V: int = 32000, **more) -> dict:
-    return dict(
-        model_type="llama", hidden_size=C, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv or heads, vocab_size=V, **more,
-    )  # fmt: skip
-
-
-# The sizes in the models' published config.json files, so that the arithmetic needs no network.
-KNOWN = {
-    "llama-7b": _llama(4096, 11008, 32, 32),
-    "llama-13b": _llama(5120, 13824, 40, 40),
-    "llama-30b": _llama(6656, 17920, 60, 52),
-    "llama-65b": _llama(8192, 22016, 80, 64),
-    "llama-2-70b": _llama(8192, 28672, 80, 64, 8, max_position_embeddings=4096),
-    "llama-3-8b": _llama(4096, 14336, 32, 32, 8, 128256, max_position_embeddings=8192),
-    "llama-3.2-1b": _llama(2048, 8192, 16, 32, 8, 128256, tie_word_embeddings=True, max_position_embeddings=131072),
-    "llama-3.2-3b": _llama(3072, 8192, 28, 24, 8, 128256, tie_word_embeddings=True, max_position_embeddings=131072),
-    "tinyllama-1.1b": _llama(2048, 5632, 22, 32, 4),
-    "smollm2-135m": _llama(576, 1536, 30, 9, 3, 49152, tie_word_embeddings=True, max_position_embeddings=8192),
-    "smollm2-1.7b": _llama(2048, 8192, 24, 32, V=49152, tie_word_embeddings=True, max_position_embeddings=8192),
-    "mistral-7b": {**_llama(4096, 14336, 32, 32, 8, max_position_embeddings=32768), "model_type": "mistral"},
-    "qwen3-8b": {**_llama(4096, 12288, 36, 32, 8, 151936, head_dim=128, max_position_embeddings=40960),
-                 "model_type": "qwen3"},
-    "qwen2.5-0.5b": {**_llama(896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
-                     "model_type": "qwen2"},
-    "qwen2.5-1.5b": {**_llama(1536, 8960, 28, 12, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
-                     "model_type": "qwen2"},
-    "gpt2": dict(model_type="gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
-}  # fmt: skip

@@ -59,7 +59,7 @@ def _minigpt(config, plan: TrainingPlan) -> nn.Module:
 def _hugging_face(config, plan: TrainingPlan, device: str) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from minigpt.memory.families.architecture import KNOWN
+    from minigpt.memory.families import KNOWN
 
     config = KNOWN.get(config, config) if isinstance(config, str) else config
     if isinstance(config, dict):

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families import Architecture
 from minigpt.memory.measured.building import build, make_optimizer
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.plan import TrainingPlan, check_fit

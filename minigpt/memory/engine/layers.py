@@ -1,0 +1,162 @@
+"""The weights of a model under a plan, and a linear layer under each method.
+
+    full    y = x W^T                            saves x and W (a parameter, so no bytes)
+    lora    y = x W^T + s (x32 A^T) B^T          saves x32 and x32 A^T; x itself no more, since W is frozen
+    qlora   the same, W stored in 4 bits         W is made 16-bit again for each product, and thrown away
+
+The adapters' own operations are in ``adapters``; what autocast casts is in ``ops``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from minigpt.memory.engine import adapters, ops, views
+from minigpt.memory.engine.tape import WEIGHTS, Leaf, Storage, Tape, Value
+from minigpt.memory.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from minigpt.memory.families import Architecture
+
+BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
+OWN_TABLES = (16 + 512) * 4  # bytes: the tables that minigpt.nf4 makes to decode with
+OWN_CHUNK = 2**17 // BLOCK * BLOCK  # weights that it decodes at a time on a CPU
+TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
+
+
+def quantized_bytes(numel: int, double: bool, tables: bool = True) -> list[int]:
+    """The storages of one 4-bit tensor: packed weights, scales, tables.
+
+    4.5 bits per weight; 4.127 with double quantization.
+    """
+    blocks = -(-numel // BLOCK)
+    if not double:
+        return [(numel + 1) // 2, 4 * blocks] + [TABLE] * tables
+    return [(numel + 1) // 2, blocks, 4 * -(-blocks // NESTED_BLOCK), 4] + [TABLE, NESTED_TABLE] * tables
+
+
+class Layers:
+    """The weights, as Values by name, and ``layers(x, name)``, the linear layer called ``name`` on x.
+
+    ``trained``: the Values that take a gradient, in the optimizer's order.
+    """
+
+    def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
+        self.tape, self.plan, self.architecture = tape, plan, architecture
+        self.weights: dict[str, Value] = {}
+        self.quantized: dict[str, tuple[int, int]] = {}  # shape (n_out, n_in), by name
+        self.trained: list[Value] = []
+        self.storages: list[Storage] = []
+        self.outputs: list[Value] = []  # what the model returns besides the loss
+        self.embedded: Value | None = None  # embeddings that take a gradient only for a checkpoint's sake
+        self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
+        regime = plan.regime
+        self.base_dtype = regime.half if regime.weights == 2 else "float32"
+        self.half = regime.half  # what 4-bit weights are computed in: bnb_4bit_compute_dtype
+        self.adapter_dtype = "float32" if plan.adapter_dtype == "fp32" else self.base_dtype
+        self.adapted = adapters.adapted(self)
+        self.frozen = plan.method != "full"
+        targets = plan.target_names(architecture)
+        for tensor in architecture.tensors():
+            self._add_base(tensor)
+            if tensor.kind in ("linear", "head") and tensor.name.rsplit(".", 1)[-1] in targets:
+                self._add_adapter(tensor)
+        if architecture.tied:
+            self.weights["head"] = self.weights["embedding"]
+
+    def _add_base(self, tensor) -> None:
+        plan = self.plan
+        if plan.method == "qlora" and tensor.kind == "linear":
+            tables = not self.own  # this course's NF4Linear shares them
+            sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables)
+            for nbytes in sizes:
+                self.storages.append(Storage(self.tape, nbytes, WEIGHTS, (nbytes,), "uint8"))
+            self.quantized[tensor.name] = tensor.shape
+            return
+        dtype = "float32" if plan.method == "qlora" and plan.kbit_preparation else self.base_dtype
+        if tensor.name.removesuffix(".bias") in self.quantized:
+            dtype = self.half  # Linear4bit casts its bias to what it computes in, and keeps that
+        turned = tensor.kind == "linear" and self.architecture.conv1d
+        self.add(tensor.name, tensor.shape[::-1] if turned else tensor.shape, dtype, trained=not self.frozen)
+
+    def _add_adapter(self, tensor) -> None:
+        plan, dtype = self.plan, self.adapter_dtype
+        n_out, n_in = tensor.shape
+        self.add(tensor.name + ".A", (plan.rank, n_in), dtype, trained=True)
+        self.add(tensor.name + ".B", (n_out, plan.rank), dtype, trained=True)
+        if plan.variant == "dora":
+            self.add(tensor.name + ".magnitude", (n_out,), dtype, trained=True)
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: str, trained: bool) -> Value:
+        value = self.tape.new(shape, dtype, bucket=WEIGHTS)
+        if trained:
+            value.source = Leaf()
+            if self.plan.precision == "bf16-master-grad32":
+                value.gradient_dtype = "float32"
+            self.trained.append(value)
+        self.weights[name] = value
+        return value
+
+    def frozen_bytes(self) -> int:
+        """Bytes of weights that take no gradient."""
+        values = {value.storage: value.nbytes for value in self.weights.values() if value.source is None}
+        return sum(values.values()) + sum(storage.record.nbytes for storage in self.storages)
+
+    def __getitem__(self, name: str) -> Value:
+        return self.weights[name]
+
+    def get(self, name: str) -> Value | None:
+        return self.weights.get(name)
+
+    def __call__(self, x: Value, name: str) -> Value:
+        """The layer called ``name``, on x: (..., n_in) to (..., n_out)."""
+        base = self._four_bit if name in self.quantized else self.plain
+        if name + ".A" not in self.weights:
+            return base(x, name)
+        return self.adapted(self, x, base(x, name), name)  # no name here keeps the base's result alive
+
+    def plain(self, x: Value, name: str) -> Value:
+        bias = self.weights.get(name + ".bias")
+        product = ops.conv1d if bias is not None and self.architecture.conv1d else ops.linear
+        return product(x, self.weights[name], bias)
+
+    # ------------------------------------------------------------ 4 bits
+
+    def base_weight(self, name: str) -> Value:
+        """The frozen weight: the parameter, or a copy in the precision it had before its 4 bits."""
+        return self.dequantized(name, self.base_dtype) if name in self.quantized else self.weights[name]
+
+    def dequantized(self, name: str, dtype: str) -> Value:
+        """A 4-bit weight made whole. bitsandbytes gives it the precision it had, and casts that where need be."""
+        tape, shape = self.tape, self.quantized[name]
+        tape.doing = "dequantize"
+        numel = prod(shape)
+        scales = tape.new((-(-numel // BLOCK),), "float32") if self.plan.double_quantization else None
+        if self.own:
+            weight, chunk = tape.new(shape, dtype), min(numel, OWN_CHUNK)
+            sizes = (OWN_TABLES, 2 * chunk, 4 * chunk)  # the tables, then indices and float32 weights of a chunk
+            scratch = [tape.new((nbytes,), "uint8") for nbytes in sizes]  # noqa: F841  lives until this returns
+            return weight
+        weight = tape.new(shape, self.base_dtype)
+        del scales
+        return ops.cast(weight, dtype)
+
+    def _four_bit(self, x: Value, name: str) -> Value:
+        """Linear4bit, or this course's: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
+        tape, half, n_out = self.tape, self.half, self.quantized[name][0]
+        inside = ops.cast(x, half)
+        # bitsandbytes' CPU kernel needs no whole W; on CUDA it makes one, as the readings of a T4 show.
+        weight = self.dequantized(name, half) if self.own or tape.cuda else None
+        shape = inside.shape
+
+        def backward(g):
+            weight = self.dequantized(name, half)  # noqa: F841  lives until this returns
+            return [views.reshaped(tape.new((prod(shape[:-1]), shape[-1]), half), shape)]
+
+        out = tape.new((*shape[:-1], n_out), half)
+        del weight
+        out = tape.record("linear, 4 bits", (inside,), out, (), backward)
+        if self.own:
+            del inside
+        return ops.cast(out, x.dtype)

@@ -1,0 +1,142 @@
+"""gpt2: learned positions, LayerNorm, q, k and v in one matrix, a plain MLP (transformers' modeling_gpt2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.architecture import Tensor, divide, linear, norm
+from minigpt.memory.families.decoder import (
+    Decoder,
+    attend,
+    cached,
+    causal_mask,
+    heads,
+    layer_norm,
+    merged,
+    require_gradient,
+    run_block,
+)
+from minigpt.values import check_choice, check_flags, is_number
+
+GELU = {"gelu_new": "python", "gelu": "fused", "gelu_pytorch_tanh": "fused"}  # how each is computed
+DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2(Decoder):
+    gelu: str = "fused"  # "python" is transformers' default gelu_new, seven tensors in Python
+    resid_pdrop: float = 0.0
+    embd_pdrop: float = 0.0
+    attn_pdrop: float = 0.0
+
+    conv1d: ClassVar[bool] = True
+    rotary: ClassVar[bool] = False
+    defaults: ClassVar[dict] = dict(
+        vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
+        add_cross_attention=False, activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(("fused", "python"), gelu=self.gelu)
+        for name in DROPOUTS:
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+
+    @classmethod
+    def read(cls, config: dict) -> GPT2:
+        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
+        check_flags(**{name: get(name) for name in ("add_cross_attention", "tie_word_embeddings")})
+        if get("add_cross_attention"):
+            raise ValueError("add_cross_attention is true; only decoder-only models are understood")
+        C, n_head = get("n_embd"), get("n_head")
+        check_choice(GELU, activation_function=get("activation_function"))
+        return cls(
+            family="gpt2", vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=n_head,
+            n_kv_head=n_head, head_dim=divide(n_embd=C, n_head=n_head), n_inner=get("n_inner", 4 * C),
+            context=get("n_positions"), tied=get("tie_word_embeddings"), gelu=GELU[get("activation_function")],
+            **{name: get(name) for name in DROPOUTS},
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ tensors
+
+    def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        first, _ = super().outer_tensors()
+        first.append(Tensor("positions", (self.context, self.n_embd), "embedding"))
+        return first, norm("norm", self.n_embd, bias=True)
+
+    def block_tensors(self, layer: int = 0) -> tuple[Tensor, ...]:
+        C, inner = self.n_embd, self.n_inner
+        out = norm("attn_norm", C, bias=True) + linear("qkv", 3 * C, C, bias=True) + linear("o", C, C, bias=True)
+        out += norm("mlp_norm", C, bias=True)
+        return tuple(out + linear("up", inner, C, bias=True) + linear("down", C, inner, bias=True))
+
+    def buffers(self) -> list[int]:
+        return []
+
+    # ------------------------------------------------------------ forward
+
+    def model(self, layers: Layers, tokens: Value) -> Value:
+        tape = layers.tape
+        embedded = ops.embedding(tokens, layers["embedding"])
+        require_gradient(layers, embedded)
+        positions = tape.new((1, tokens.shape[1]), "int64")
+        position_embeds = ops.embedding(positions, layers["positions"])
+        hidden = ops.add(embedded, position_embeds)
+        mask = causal_mask(layers, embedded)
+        hidden = ops.dropout(hidden, self.embd_pdrop)
+        for i in range(self.n_layer):
+            tape.block = f"block {i}"
+            inputs = (hidden,) if mask is None else (hidden, mask)
+            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), *inputs)
+        tape.block = "norm"
+        return views.alias(layer_norm(layers, hidden, "norm"))
+
+    def block(self, layers: Layers, hidden: Value, mask: Value | None = None, *, at: str) -> Value:
+        residual = hidden
+        hidden = layer_norm(layers, hidden, at + "attn_norm")
+        attended, _weights = self.attention(layers, hidden, mask, at)
+        hidden = ops.add(attended, residual)
+        residual = hidden
+        hidden = layer_norm(layers, hidden, at + "mlp_norm")
+        fed = self.mlp(layers, hidden, at)
+        return ops.add(residual, fed)
+
+    def attention(self, layers: Layers, hidden: Value, mask: Value | None, at: str) -> tuple[Value, Value | None]:
+        q, k, v = views.split(layers(hidden, at + "qkv"), [self.n_embd] * 3)
+        q, k, v = (heads(x, self.head_dim) for x in (q, k, v))
+        k, v = cached(layers, k, v)
+        y, weights = attend(layers, q, k, v, mask, self.attn_pdrop, _eager)
+        return ops.dropout(layers(y, at + "o"), self.resid_pdrop), weights
+
+    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
+        hidden = layers(x, at + "up")
+        hidden = gelu_new(hidden) if self.gelu == "python" else ops.gelu(hidden)
+        hidden = layers(hidden, at + "down")
+        return ops.dropout(hidden, self.resid_pdrop)
+
+
+def _eager(q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[Value, Value]:
+    """gpt2's eager attention: the softmax in the scores' own precision."""
+    weights = ops.scale(ops.matmul(q, views.transpose(k, 2, 3)))
+    weights = ops.add(weights, mask)
+    weights = ops.softmax(weights)
+    weights = ops.cast(weights, v.dtype)
+    weights = ops.dropout(weights, dropout)
+    y = ops.matmul(weights, v)
+    return merged(views.transpose(y, 1, 2)), weights
+
+
+def gelu_new(x: Value) -> Value:
+    """0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))), each step a tensor of its own."""
+    half = ops.scale(x)
+    bent = ops.scale(ops.add(x, ops.scale(ops.power(x))))
+    bent = ops.tanh(bent)
+    bent = ops.shift(bent)
+    return ops.multiply(half, bent)

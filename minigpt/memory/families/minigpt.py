@@ -1,0 +1,74 @@
+"""MiniGPT, this course's own model (``minigpt.model``): a GPT without biases, its head tied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.architecture import Architecture, Tensor, linear, norm
+from minigpt.memory.families.decoder import heads, layer_norm, run_block, upcasted
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniGPT(Architecture):
+    rotary: ClassVar[bool] = False
+
+    @classmethod
+    def read(cls, config) -> MiniGPT:
+        return cls(
+            family="minigpt", vocab_size=config.vocab_size, n_layer=config.n_layer, n_embd=config.n_embd,
+            n_head=config.n_head, n_kv_head=config.n_head, head_dim=config.n_embd // config.n_head,
+            n_inner=4 * config.n_embd, context=config.context, tied=True,
+        )  # fmt: skip
+
+    def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        first, last = super().outer_tensors()
+        return [*first, Tensor("positions", (self.context, self.n_embd), "embedding")], last
+
+    def block_tensors(self, layer: int = 0) -> tuple[Tensor, ...]:
+        C, inner = self.n_embd, self.n_inner
+        out = norm("attn_norm", C) + [tensor for name in "qkvo" for tensor in linear(name, C, C)]
+        return tuple(out + norm("mlp_norm", C) + linear("up", inner, C) + linear("down", C, inner))
+
+    def loss(self, layers: Layers, tokens: Value, targets: Value) -> Value:
+        tape = layers.tape
+        positions = tape.new((tokens.shape[1],), "int64")
+        x = ops.add(ops.embedding(tokens, layers["embedding"]), ops.embedding(positions, layers["positions"]))
+        for i in range(self.n_layer):
+            tape.block = f"block {i}"
+            x = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), x)
+        tape.block = "head"
+        logits = layers(layer_norm(layers, x, "norm"), "head")
+        if layers.plan.holds == "outputs":
+            layers.outputs.append(logits)
+        upcast = upcasted(layers, logits)
+        return ops.cross_entropy(views.view(upcast, -1, self.vocab_size), views.view(targets, -1))
+
+    def block(self, layers: Layers, x: Value, *, at: str) -> Value:
+        x = ops.add(x, self.attention(layers, layer_norm(layers, x, at + "attn_norm"), at))
+        return ops.add(x, self.mlp(layers, layer_norm(layers, x, at + "mlp_norm"), at))
+
+    def attention(self, layers: Layers, x: Value, at: str) -> Value:
+        B, T, C = x.shape
+        q, k, v = (heads(layers(x, at + name), self.head_dim) for name in "qkv")
+        y = ops.attention(q, k, v) if layers.plan.attention == "sdpa" else _eager(q, k, v)
+        return layers(views.view(views.transpose(y, 1, 2), B, T, C), at + "o")
+
+    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
+        h = layers(x, at + "up")
+        return layers(ops.gelu(h), at + "down")
+
+
+def _eager(q: Value, k: Value, v: Value) -> Value:
+    tape, T = q.storage.tape, q.shape[2]
+    scores = ops.scale(ops.matmul(q, views.transpose(k, 2, 3)))
+    everything = tape.new((T, T), "bool")
+    future = tape.new((T, T), "bool")
+    del everything
+    scores = ops.mask_fill(scores, future)
+    weights = ops.cast(ops.softmax_in_float32(scores), v.dtype)
+    return ops.matmul(weights, v)

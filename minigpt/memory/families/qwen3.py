@@ -1,0 +1,45 @@
+"""qwen3: llama with a norm over each head's queries and keys (transformers' modeling_qwen3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minigpt.memory.engine import views
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.architecture import Tensor, norm
+from minigpt.memory.families.decoder import attend, heads, rms_norm, rotate
+from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.qwen2 import Qwen2
+from minigpt.values import check_flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3(Llama):
+    defaults: ClassVar[dict] = {**Qwen2.defaults, "head_dim": 128}
+
+    @classmethod
+    def read_more(cls, get) -> dict:
+        bias = get("attention_bias", False)
+        check_flags(attention_bias=bias)
+        return dict(qkv_bias=bias, o_bias=bias)
+
+    def attention_tensors(self) -> list[Tensor]:
+        return super().attention_tensors() + norm("q_norm", self.head_dim) + norm("k_norm", self.head_dim)
+
+    def attention(
+        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
+    ) -> tuple[Value, Value | None]:
+        q = self._normed(layers, hidden, at + "q")
+        k = self._normed(layers, hidden, at + "k")
+        v = heads(layers(hidden, at + "v"), self.head_dim)
+        q, k = rotate(q, k, cos, sin)
+        k, v = self.cached(layers, k, v)
+        y, weights = attend(layers, q, k, v, mask)
+        return layers(y, at + "o"), weights
+
+    def _normed(self, layers: Layers, hidden: Value, name: str) -> Value:
+        B, T, _ = hidden.shape
+        x = views.view(layers(hidden, name), B, T, -1, self.head_dim)
+        return views.transpose(rms_norm(layers, x, name + "_norm"), 1, 2)
