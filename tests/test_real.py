@@ -138,7 +138,7 @@ def test_evaluation_is_cross_entropy_and_leaves_gradients_right(tiny, tokenizer)
     assert all(map(torch.equal, gradient(), before))
 
 
-def test_the_libraries_defaults_are_what_lab_07_says(tmp_path):
+def test_the_libraries_defaults_are_what_lab_09_says(tmp_path):
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig, TrainingArguments
 
@@ -223,7 +223,7 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
     assert run["losses"][0] == pytest.approx(runs["plain"]["losses"][0], rel=1e-3)
 
 
-def test_the_arithmetic_of_lab_07s_check_is_the_meters_and_no_two_slips_look_alike():
+def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_alike():
     from minigpt.checks import kbit_counts
 
     config = dict(real.TINY, hidden_size=128, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1,
