@@ -137,10 +137,13 @@ def fine_tune(
     """Train adapters on the model in ``path`` by the options, and meter one step.
 
     ``rows`` and ``held_out`` are ``pair_rows``. OURS, the device and the seed win over ``training``. One ``seed`` gives
-    the same adapters and the same order of rows, with Unsloth or without. Returns {"memory": StepMemory, "losses": a
-    mean loss for each step, "validation": [before, after], all in nats per target token, "optimizer": its name in the
-    arguments as they were in the end, "dtypes": {"adapters", "rest"} of the parameters, "said": warnings from training,
-    "allocated": CUDA's peak in the metered step, or None}. Raises ValueError for fewer than 2 steps.
+    the same adapters and the same order of rows, with Unsloth or without. Gradient checkpointing is off unless
+    ``training`` asks for it, although peft, trl and Unsloth turn it on by themselves.
+
+    Returns {"memory": StepMemory, "losses": a mean loss for each step, "validation": [before, after], all in nats per
+    target token, "optimizer": its name in the arguments as they were in the end, "dtypes": {"adapters", "rest"} of the
+    parameters, "said": warnings from training, "allocated": CUDA's peak in the metered step, or None}. Raises
+    ValueError for fewer than 2 steps.
     """
     if training.get("max_steps", 0) < METERED:
         raise ValueError(f"max_steps is {training.get('max_steps')!r}; the meter needs at least {METERED}")

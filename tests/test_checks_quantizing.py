@@ -1,4 +1,4 @@
-"""The checks of lab 06: their own arithmetic against bitsandbytes and torch, and the book that they close.
+"""The checks of lab 08: their own arithmetic against bitsandbytes and torch, and the book that they close.
 
 That each wrong answer is named, and each right one passes, is the bank's business (test_banks.py).
 """

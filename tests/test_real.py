@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib.util
+import inspect
 import logging
 import os
 import warnings
@@ -16,6 +19,8 @@ from minigpt import real
 from minigpt.data import Example, encode
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.measured.apart import Call, run_apart
+from minigpt.memory.measured.building import build
+from minigpt.memory.measured.step import measure_module
 
 logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use
 with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load its compiler
@@ -138,7 +143,7 @@ def test_evaluation_is_cross_entropy_and_leaves_gradients_right(tiny, tokenizer)
     assert all(map(torch.equal, gradient(), before))
 
 
-def test_the_libraries_defaults_are_what_lab_07_says(tmp_path):
+def test_the_libraries_defaults_are_what_lab_09_says(tmp_path):
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig, TrainingArguments
 
@@ -150,6 +155,63 @@ def test_the_libraries_defaults_are_what_lab_07_says(tmp_path):
     assert (run.per_device_train_batch_size, run.gradient_accumulation_steps) == (8, 1)
     assert (run.num_train_epochs, run.max_steps, run.learning_rate, run.bf16) == (3, -1, 5e-5, False)
     assert run.optim.value.startswith("adamw_torch") and not run.gradient_checkpointing
+
+
+def test_peft_and_trl_turn_checkpointing_on_by_default_as_lesson_09_says():
+    from peft import prepare_model_for_kbit_training
+    from trl import SFTConfig
+
+    parameters = inspect.signature(prepare_model_for_kbit_training).parameters
+    fields = {field.name: field.default for field in dataclasses.fields(SFTConfig)}
+    assert parameters["use_gradient_checkpointing"].default is True
+    assert fields["gradient_checkpointing"] is True
+
+
+def test_unsloth_turns_checkpointing_on_by_default_as_lesson_09_says():
+    """Importing Unsloth changes transformers and trl, so its source is read instead."""
+    found = importlib.util.find_spec("unsloth")
+    if found is None:
+        pytest.skip("unsloth is not installed")
+    models = Path(found.origin).parent / "models"
+    classes = {}
+    for name in ("llama.py", "loader.py"):
+        body = ast.parse((models / name).read_text(encoding="utf8")).body
+        classes |= {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    assert [ast.unparse(base) for base in classes["FastLanguageModel"].bases] == ["FastLlamaModel"]
+    functions = {node.name: node for node in classes["FastLlamaModel"].body if isinstance(node, ast.FunctionDef)}
+    given = functions["get_peft_model"].args
+    defaults = dict(zip(reversed([argument.arg for argument in given.args]), reversed(given.defaults)))
+    assert ast.literal_eval(defaults["use_gradient_checkpointing"]) == "unsloth"
+
+
+@pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
+def test_a_step_after_pefts_preparation_as_it_is_by_default_peaks_as_predicted_with_checkpointing():
+    """At the loss, as for LLaMA-7B in lesson 09. peft's kind is reentrant: inside a block it keeps other tensors."""
+    from peft import prepare_model_for_kbit_training
+
+    config = dict(real.TINY, vocab_size=8192)
+    plan = TrainingPlan(batch=2, seq_len=128, method="qlora", precision="bf16", optimizer_loop="single")
+    model = build(config, plan)
+    prepare_model_for_kbit_training(model.get_base_model())
+    for name, parameter in model.named_parameters():  # the preparation has frozen the adapters, too
+        parameter.requires_grad = "lora_" in name
+    expected = predict(config, dataclasses.replace(plan, checkpointing="full"))
+    assert expected.peak.total < 0.8 * predict(config, plan).peak.total
+    assert measure_module(model, plan).peak.total == expected.peak.total
+
+
+@pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
+def test_trainer_leaves_the_checkpointing_of_pefts_preparation_on(tiny, tokenizer, tmp_path):
+    from peft import LoraConfig, prepare_model_for_kbit_training
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+
+    model = AutoModelForCausalLM.from_pretrained(tiny, quantization_config=BitsAndBytesConfig(**QUANTIZATION))
+    assert not model.is_gradient_checkpointing
+    model = prepare_model_for_kbit_training(model)
+    model.add_adapter(LoraConfig(**ADAPTERS))
+    arguments = TrainingArguments(tmp_path, max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
+    Trainer(model, arguments, train_dataset=real.pair_rows(PAIRS[:8], tokenizer, T)).train()
+    assert not arguments.gradient_checkpointing and model.is_gradient_checkpointing
 
 
 def test_fewer_than_two_steps_are_refused(tiny):
@@ -223,7 +285,7 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
     assert run["losses"][0] == pytest.approx(runs["plain"]["losses"][0], rel=1e-3)
 
 
-def test_the_arithmetic_of_lab_07s_check_is_the_meters_and_no_two_slips_look_alike():
+def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_alike():
     from minigpt.checks import kbit_counts
 
     config = dict(real.TINY, hidden_size=128, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1,

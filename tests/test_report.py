@@ -287,7 +287,7 @@ def test_a_formula_that_cannot_be_drawn_stays_readable():
 def test_readings_climb_the_ladder(tmp_path):
     cases = {"QLoRA Trainer": "qlora", "QLoRA": "qlora", "LoRA r=32": "lora", "LoRA r=8": "lora", "all": "full"}
     for case, method in cases.items():
-        save(tmp_path, case=case, lab="lab07", plan=TrainingPlan(method=method, rank=4))
+        save(tmp_path, case=case, lab="lab09", plan=TrainingPlan(method=method, rank=4))
     save(tmp_path, case="zero", lab="lab02", plan={"method": ["odd"]})
     ordered = sorted(load_readings(tmp_path), key=report.rung)
     assert [reading.case for reading in ordered] == ["zero", "all", "LoRA r=8", "LoRA r=32", "QLoRA", "QLoRA Trainer"]

@@ -1,4 +1,4 @@
-# Wrong and right answers to lab 05, for tools/bank.py. Never released.
+# Wrong and right answers to lab 07, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
 # %% exercise=lora-linear wrong="the scaling forgotten" says="alpha / rank is forgotten"

@@ -1,4 +1,4 @@
-# Wrong and right answers to lab 07, for tools/bank.py. Never released.
+# Wrong and right answers to lab 09, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
 # %% exercise=assemble wrong="q and v alone have adapters" says="o_proj has no adapter|k_proj has no adapter"

@@ -1,4 +1,4 @@
-# Wrong and right answers to lab 06, for tools/bank.py. Never released.
+# Wrong and right answers to lab 08, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
 # %% exercise=codebook wrong="the ends at 0 and 1, torch" says="gives NaN or infinity: .*the quantile of 0 or of 1"
