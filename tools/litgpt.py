@@ -21,6 +21,7 @@ from math import prod
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import quantized_bytes
 from minigpt.memory.engine.tape import OPTIMIZER, WEIGHTS, Leaf, Storage, Tape, Value
 from minigpt.memory.families.decoder import heads, rotate_half
@@ -184,7 +185,7 @@ class LitGPT:
         q, k, v = (heads(part, C // self.s.n_head) for part in views.split(qkv, [C] * 3))
         del qkv
         q, k = (self._rotated(part, cos, sin) for part in (q, k))
-        y = views.transpose(ops.attention(q, k, v), 1, 2)
+        y = views.transpose(attention(q, k, v), 1, 2)
         return self._linear(views.view(y, self.batch, self.seq_len, C), at + "o")
 
     def _rotated(self, x: Value, cos: Value, sin: Value) -> Value:

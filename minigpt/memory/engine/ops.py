@@ -327,30 +327,6 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     return out
 
 
-def attention(q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
-    """Scaled dot-product attention in one kernel: saves q, k, v, the output and a log-sum-exp in float32.
-
-    q (B, H, T, D), k and v (B, K, T, D); the output lies as (B, T, H, D). Backward makes all three gradients, wanted
-    or not.
-    """
-    tape = q.storage.tape
-    q, k, v = lowered(tape, q), lowered(tape, k), lowered(tape, v)
-    tape.doing = "attention"
-    B, H, T, D = q.shape
-    heads_last = layout.transpose((B, T, H, D), None, 1, 2)[1]
-    logsumexp = tape.new((B, T, H), "float32")
-    saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
-    shapes = [(value.shape, value.dtype) for value in (q, k, v)]
-
-    def backward(g):
-        made = []
-        for (B, heads, T, D), dtype in shapes:
-            made.append(tape.new((B, heads, T, D), dtype, layout.transpose((B, T, heads, D), None, 1, 2)[1]))
-        return made
-
-    return tape.record("attention", (q, k, v), ((B, H, T, D), q.dtype, heads_last), saves, backward, saves_output=True)
-
-
 def cross_entropy(logits: Value, targets: Value) -> Value:
     """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets."""
     tape = logits.storage.tape

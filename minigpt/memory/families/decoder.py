@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.checkpointing import checkpoint
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
@@ -159,7 +160,7 @@ def sdpa(q: Value, k: Value, v: Value, mask: Value | None, dropout: float = 0.0)
     if mask is not None:
         times = q.shape[1] // k.shape[1]
         k, v = views.repeat_heads(k, times), views.repeat_heads(v, times)
-    y = views.contiguous(views.transpose(ops.attention(q, k, v, mask), 1, 2))
+    y = views.contiguous(views.transpose(attention(q, k, v, mask, dropout), 1, 2))
     return merged(y)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Architecture, Tensor, linear, norm
@@ -55,7 +56,7 @@ class MiniGPT(Architecture):
     def attention(self, layers: Layers, x: Value, at: str) -> Value:
         B, T, C = x.shape
         q, k, v = (heads(layers(x, at + name), self.head_dim) for name in "qkv")
-        y = ops.attention(q, k, v) if layers.plan.attention == "sdpa" else _eager(q, k, v)
+        y = attention(q, k, v) if layers.plan.attention == "sdpa" else _eager(q, k, v)
         return layers(views.view(views.transpose(y, 1, 2), B, T, C), at + "o")
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:

@@ -1,0 +1,79 @@
+"""Scaled dot-product attention: q (B, H, T, D), k (B, K, T, D) and v (B, K, T, E) to (B, H, T, E).
+
+torch picks the kernel. On a CPU it is the fused one, which saves q, k, v, the output and a log-sum-exp, unless there is
+dropout or values are of another width than keys: then it is ``math``, the operations one by one in float32, with every
+score a real tensor. A mask of bools is made into one of numbers in every layer, and saved.
+
+Source: aten/src/ATen/native/transformers/attention.cpp and sdp_utils_cpp.cpp of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from minigpt.memory.engine import layout, ops, views
+from minigpt.memory.engine.tape import Value
+
+
+def attention(q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0) -> Value:
+    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as (B, T, H, E)."""
+    tape = q.storage.tape
+    q, k, v = ops.lowered(tape, q), ops.lowered(tape, k), ops.lowered(tape, v)
+    if dropout or v.shape[-1] != k.shape[-1]:
+        autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
+        out = _math(q, k, v, mask, dropout)
+        tape.autocast = autocast
+        return out
+    tape.doing = "attention"
+    if mask is not None and mask.dtype == "bool":
+        mask = tape.new(mask.shape, q.dtype)
+    return _fused(q, k, v, mask)
+
+
+def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
+    """The kernel. Backward makes all three gradients, wanted or not."""
+    tape = q.storage.tape
+    B, H, T, D = q.shape
+    logsumexp = tape.new((B, T, H), "float32")
+    saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
+    shapes = [(value.shape, value.dtype) for value in (q, k, v)]
+
+    def backward(g):
+        return [tape.new(shape, dtype, _heads_last(shape)) for shape, dtype in shapes]
+
+    out = q.shape, q.dtype, _heads_last(q.shape)
+    return tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+
+
+def _heads_last(shape: layout.Shape) -> layout.Strides:
+    """The strides of (B, H, T, D) in memory as (B, T, H, D)."""
+    B, H, T, D = shape
+    return layout.transpose((B, T, H, D), None, 1, 2)[1]
+
+
+def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float) -> Value:
+    tape, dtype = q.storage.tape, q.dtype
+    times, T, S = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    q_acc, k_acc, v_acc = (ops.cast(x, "float32") for x in (q, k, v))
+    scaled = ops.scale(q_acc)
+    tape.doing = "attention"
+    if mask is None:
+        everything = tape.new((T, S), "bool")
+        mask = tape.new((T, S), "bool")
+        del everything
+    if mask.dtype == "bool":
+        mask = tape.new(mask.shape, "float32")
+    keys, values = (x if times == 1 else _interleaved(x, times) for x in (k_acc, v_acc))
+    scores = ops.matmul(scaled, ops.scale(views.transpose(keys, 2, 3)))  # the mask is added in place
+    weights = ops.softmax(scores)
+    del scores
+    weights = ops.dropout(weights, dropout)
+    returned = ops.cast(weights, dtype)
+    out = ops.cast(ops.matmul(weights, values), dtype)
+    del returned
+    return out
+
+
+def _interleaved(x: Value, times: int) -> Value:
+    """repeat_interleave of heads: always a copy."""
+    B, K, T, D = x.shape
+    seen = views.expand(views.unsqueeze(x, 2), B, K, times, T, D)
+    return views.view(views.clone(seen), B, K * times, T, D)
