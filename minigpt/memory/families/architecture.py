@@ -1,8 +1,8 @@
 """What a model is made of, from its configuration alone: every parameter tensor, by name and shape.
 
 A configuration is a MiniGPT ``GPTConfig``, a Hugging Face ``config.json`` (as a path, a dictionary or an
-``AutoConfig``), or a short name from ``KNOWN``. The families understood are MiniGPT, llama, mistral, qwen2,
-qwen3 and gpt2: grouped-query attention, an explicit head_dim, q/k norms, biases, tied or untied heads.
+``AutoConfig``), or a name or Hub id that ``names.resolve`` reads. The families understood are MiniGPT, llama, mistral,
+qwen2, qwen3 and gpt2: grouped-query attention, an explicit head_dim, q/k norms, biases, tied or untied heads.
 
 Parameters of a llama-family model, with C the width, I the MLP's inner width, q = n_head * head_dim and
 kv = n_kv_head * head_dim:
@@ -19,6 +19,7 @@ import os
 from dataclasses import dataclass
 from math import prod
 
+from minigpt.memory.names import KNOWN, resolve  # noqa: F401  KNOWN is imported from here
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 FAMILIES = ("minigpt", "llama", "mistral", "qwen2", "qwen3", "gpt2")
@@ -74,13 +75,11 @@ class Architecture:
 
     @classmethod
     def of(cls, source) -> Architecture:
-        """From an Architecture, a GPTConfig, a known name, a config.json (path or contents) or an AutoConfig."""
+        """From an Architecture, a GPTConfig, an AutoConfig, a config.json's contents, or what ``resolve`` reads."""
         if isinstance(source, cls):
             return source
-        if isinstance(source, str) and source in KNOWN:
-            return cls.of(KNOWN[source])
         if isinstance(source, (str, os.PathLike)):
-            return cls.of(_read_json(os.fspath(source)))
+            source = resolve(source)
         if hasattr(source, "to_dict"):  # transformers' PretrainedConfig
             source = source.to_dict()
         if isinstance(source, dict):
@@ -89,7 +88,7 @@ class Architecture:
             return _from_minigpt(source)
         raise ValueError(
             f"the model is {source!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or "
-            f"path of a config.json) or one of {', '.join(KNOWN)}"
+            "path of a config.json), a Hub id or a known name such as llama-7b"
         )
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -140,24 +139,6 @@ class Architecture:
 
 def _linear(name: str, n_out: int, n_in: int, bias: bool) -> list[Tensor]:
     return [Tensor(name, (n_out, n_in), "linear")] + ([Tensor(f"{name}.bias", (n_out,), "bias")] if bias else [])
-
-
-def _read_json(path: str) -> dict:
-    import json  # here, because the arithmetic alone must start fast
-
-    if os.path.isdir(path):
-        path = os.path.join(path, "config.json")
-    try:
-        with open(path, encoding="utf8") as file:
-            content = json.load(file)
-    except OSError as error:
-        names = ", ".join(KNOWN)
-        raise ValueError(f"cannot read {path!r}: {error.strerror}; give a config.json, or one of {names}") from None
-    except (ValueError, RecursionError) as error:  # broken or very deep JSON, or bytes that are not text
-        raise ValueError(f"{path!r} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
-    return content
 
 
 def _from_minigpt(config) -> Architecture:
@@ -236,35 +217,4 @@ DEFAULTS = {
     "gpt2": dict(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
                  add_cross_attention=False, activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1,
                  attn_pdrop=0.1),
-}  # fmt: skip
-
-
-def _llama(C: int, inner: int, layers: int, heads: int, kv: int | None = None, V: int = 32000, **more) -> dict:
-    return dict(
-        model_type="llama", hidden_size=C, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv or heads, vocab_size=V, **more,
-    )  # fmt: skip
-
-
-# The sizes in the models' published config.json files, so that the arithmetic needs no network.
-KNOWN = {
-    "llama-7b": _llama(4096, 11008, 32, 32),
-    "llama-13b": _llama(5120, 13824, 40, 40),
-    "llama-30b": _llama(6656, 17920, 60, 52),
-    "llama-65b": _llama(8192, 22016, 80, 64),
-    "llama-2-70b": _llama(8192, 28672, 80, 64, 8, max_position_embeddings=4096),
-    "llama-3-8b": _llama(4096, 14336, 32, 32, 8, 128256, max_position_embeddings=8192),
-    "llama-3.2-1b": _llama(2048, 8192, 16, 32, 8, 128256, tie_word_embeddings=True, max_position_embeddings=131072),
-    "llama-3.2-3b": _llama(3072, 8192, 28, 24, 8, 128256, tie_word_embeddings=True, max_position_embeddings=131072),
-    "tinyllama-1.1b": _llama(2048, 5632, 22, 32, 4),
-    "smollm2-135m": _llama(576, 1536, 30, 9, 3, 49152, tie_word_embeddings=True, max_position_embeddings=8192),
-    "smollm2-1.7b": _llama(2048, 8192, 24, 32, V=49152, tie_word_embeddings=True, max_position_embeddings=8192),
-    "mistral-7b": {**_llama(4096, 14336, 32, 32, 8, max_position_embeddings=32768), "model_type": "mistral"},
-    "qwen3-8b": {**_llama(4096, 12288, 36, 32, 8, 151936, head_dim=128, max_position_embeddings=40960),
-                 "model_type": "qwen3"},
-    "qwen2.5-0.5b": {**_llama(896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
-                     "model_type": "qwen2"},
-    "qwen2.5-1.5b": {**_llama(1536, 8960, 28, 12, 2, 151936, tie_word_embeddings=True, max_position_embeddings=32768),
-                     "model_type": "qwen2"},
-    "gpt2": dict(model_type="gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }  # fmt: skip
