@@ -93,6 +93,12 @@ def test_notes_of_a_library_and_beyond_the_context(capsys):
     assert "warning: seq_len is 5,000, beyond the model's context of 4,096" in out and "accelerate casts" in out
 
 
+@pytest.mark.parametrize(("model", "said"), [("gpt2", True), ("google/gemma-2-9b", False), ("llama-7b", False)])
+def test_dropout_that_a_known_model_leaves_out_is_said(model, said, capsys):
+    main([model, "--method", "lora"])
+    assert ("published with dropout 0.1, and is without it here" in capsys.readouterr().out) == said
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import weakref
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import minigpt.memory.recipes as module
 from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.plan import OPTIM
 from minigpt.memory.recipes import APART, RECIPES, recipe
@@ -203,6 +205,13 @@ def test_a_recipe_is_a_plan_that_is_predicted_or_refused_by_name(library, method
         assert predict(MODELS["llama-grouped"], plan).peak.total > 0
     except ValueError as error:
         assert "measured only" in str(error)
+
+
+@pytest.mark.parametrize("library", ["transformers", "peft", "trl", "unsloth"])
+def test_the_versions_that_were_read_are_the_tested_ones(library):
+    pins = (Path(__file__).parent.parent / "constraints.txt").read_text(encoding="utf8")
+    pinned = re.search(rf"^{library}==([\w.]+)", pins, re.MULTILINE)[1]
+    assert f"{library} {pinned}" in module.__doc__
 
 
 def test_changes_win_and_batch_is_never_a_librarys():

@@ -19,7 +19,7 @@ from minigpt.memory.buckets import BUCKETS, StepMemory
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.fits import Verdict, fits, judge
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.names import KNOWN
+from minigpt.memory.names import KNOWN, left_out, resolve
 from minigpt.memory.plan import ALLOWED, TrainingPlan, beyond_context
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
@@ -72,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    report["notes"] = [*report["notes"], *(APART[like] if like and not measured else ())]
+    dropout = left_out(model)
+    report["notes"] += [*([dropout] if dropout else []), *(APART[like] if like and not measured else ())]
     show(_json(report) if as_json else _text(report))
     verdict = report["verdict"]
     return 0 if verdict is None or verdict.fits else 1
@@ -89,7 +90,6 @@ def _predicted(model: str, plan: TrainingPlan) -> dict:
 
 def _measured(model: str, plan: TrainingPlan) -> dict:
     from minigpt.memory.measured.step import measure  # here, because it imports torch
-    from minigpt.memory.names import resolve
 
     began = time.perf_counter()
     step = measure(resolve(model), plan)

@@ -1,7 +1,7 @@
 """The sizes in published config.json files, by short name, so that the arithmetic needs no network.
 
-Where the files of one model differ in the context alone, it is the instruct model's. Dropout is 0 in all of them: gpt2,
-opt, phi-2, starcoder2 and granite-3.1 publish 0.1, which a config.json of their own keeps. Gemma 3's are the text
+Where the files of one model differ in the context alone, it is the instruct model's. Dropout is 0 in all of them, also
+where the file has 0.1 (``WITH_DROPOUT``), which a config.json of one's own keeps. Gemma 3's are the text
 models, deepseek-v3 is without its extra prediction layer, and gpt-oss without MXFP4.
 
 Sources: LitGPT 0.5.13 (config.py) and aiconfigurator 0.12 (copies of the files); for what neither has, the models'
@@ -207,3 +207,6 @@ KNOWN = {
     "gpt2-large": _gpt2(1280, 36, 20),
     "gpt2-xl": _gpt2(1600, 48, 25),
 }  # fmt: skip
+
+# Beginnings of the names whose config.json has dropout 0.1 somewhere, which transformers applies in training.
+WITH_DROPOUT = ("gpt2", "opt-", "phi-2", "starcoder2-", "granite-3.1-")

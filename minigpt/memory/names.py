@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import re
 
-from minigpt.memory.known import KNOWN
+from minigpt.memory.known import KNOWN, WITH_DROPOUT
 
-__all__ = ["KNOWN", "cached_config", "known_name", "nearest", "resolve"]
+__all__ = ["KNOWN", "cached_config", "known_name", "left_out", "nearest", "resolve"]
 
 # Whose Hub ids are taken for the model that their name says: the publishers, and three who copy unchanged.
 PUBLISHERS = (
@@ -79,6 +79,14 @@ def known_name(text: str) -> str | None:
     plain = "-".join(word for word in words if word not in _TRAINING)
     plain = _ALIASES.get(plain, plain)
     return plain if plain in KNOWN else None
+
+
+def left_out(text: str) -> str | None:
+    """A sentence for a known name that stands here without the dropout that its config.json has."""
+    name = known_name(text)
+    if name is None or not name.startswith(WITH_DROPOUT):
+        return None
+    return f"{name} is published with dropout 0.1, and is without it here: its own config.json has it"
 
 
 def nearest(text: str) -> str | None:
