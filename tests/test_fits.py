@@ -56,6 +56,8 @@ def test_the_verdict_is_what_predict_says_of_each_plan(model, plan, calls):
         needs = peak(model, plan, **change.fields)
         assert needs <= verdict.room and change.saves == verdict.needs - needs and change.costs
     assert all(str(change) in str(verdict) for change in verdict.changes)
+    dearness = [change.rank for change in verdict.changes]
+    assert dearness == sorted(dearness)
 
 
 def test_what_fits_needs_no_change_and_says_how_much_more_would(calls):

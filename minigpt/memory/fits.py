@@ -14,8 +14,9 @@ so a step inside the range may well run. Left out: what other programs hold on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
@@ -37,6 +38,7 @@ class Change:
     fields: dict[str, object]
     costs: str
     saves: int = 0
+    rank: int = 0  # how dear it is among the changes that were tried
 
     @property
     def what(self) -> str:
@@ -185,23 +187,22 @@ class _Search:
     def _changes(self, length: int | None, batch: int | None) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """The cheapest changes that make it fit: one alone, else two together, else as many as it takes."""
         found, rest, not_priced = [], [], []
-        for change in _candidates(self.plan, length, batch):
+        for rank, change in enumerate(_candidates(self.plan, length, batch)):
             if len(found) == WANTED:
                 break
             try:
-                change = self._priced(change)
+                change = self._priced(replace(change, rank=rank))
             except ValueError:
                 not_priced.append(change.what)
                 continue
             (found if self._enough(change) else rest).append(change)
         if len(found) < WANTED and self._enough(together := self._joined(rest)):
-            pairs = ((rest[i], rest[j]) for j in range(len(rest)) for i in range(j))
-            for pair in sorted(pairs, key=lambda pair: sum(map(rest.index, pair))):
+            for pair in sorted(combinations(rest, 2), key=lambda pair: sum(change.rank for change in pair)):
                 if len(found) < WANTED and self._may_do(pair) and self._enough(both := self._joined(pair)):
                     found.append(both)
             if not found:
                 found.append(self._fewest(rest, together))
-        return tuple(found), tuple(not_priced)
+        return tuple(sorted(found, key=lambda change: change.rank)), tuple(not_priced)
 
     def _priced(self, change: Change) -> Change:
         return replace(change, saves=self.verdict.needs - self.needs(**change.fields))
@@ -209,10 +210,11 @@ class _Search:
     def _enough(self, change: Change) -> bool:
         return change.saves >= self.verdict.over
 
-    def _joined(self, changes: Iterable[Change]) -> Change:
-        """All of them together; a later one's fields win."""
+    def _joined(self, changes: Sequence[Change]) -> Change:
+        """All of them together, as dear as the dearest; a later one's fields win."""
         fields = {name: value for change in changes for name, value in change.fields.items()}
-        return self._priced(Change(fields, "; ".join(change.costs for change in changes)))
+        costs, rank = "; ".join(change.costs for change in changes), max((c.rank for c in changes), default=0)
+        return self._priced(Change(fields, costs, rank=rank))
 
     def _may_do(self, pair: tuple[Change, Change]) -> bool:
         """Whether two changes can do together: what persists has to have room, and most changes leave it as it is."""
