@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 import torch
 
-from minigpt.memory.gpus import GPUS
+from minigpt.memory import TrainingPlan
+from minigpt.memory.gpus import GPUS, find_gpu
 from minigpt.memory.units import GB, GIB
 
 
@@ -38,3 +39,39 @@ def test_the_named_cards_differ_where_they_should():
     assert GPUS["T4"].formats == ("float16",)  # no bfloat16 before Ampere
     assert all(100 * GB <= gpu.bandwidth <= 10_000 * GB for gpu in GPUS.values())
     assert GPUS["A100 80GB"].vram == 80 * GIB
+
+
+@pytest.mark.parametrize(
+    ("asked", "card"),
+    [
+        ("t4", "T4"),
+        ("Tesla T4", "T4"),
+        ("rtx4090", "RTX 4090"),
+        ("4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("a6000", "RTX A6000"),
+        ("h100", "H100 80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB"),
+        ("a100-80gb", "A100 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+    ],
+)
+def test_a_card_is_known_as_people_and_torch_write_it(asked, card):
+    assert find_gpu(asked) == card == TrainingPlan(card=asked).card
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_cards_own_name_is_its_name(name):
+    assert find_gpu(name) == name
+
+
+@pytest.mark.parametrize("asked", ["A10", "RTX", "nvidia", "", "B200", 4090])
+def test_another_card_is_refused(asked):
+    with pytest.raises(ValueError, match="card is .*; allowed: T4, RTX 4080"):
+        find_gpu(asked)
+
+
+def test_a_card_of_two_sizes_asks_which():
+    with pytest.raises(ValueError, match="A100 is sold with 40GB and 80GB: say which, 'A100 40GB' or 'A100 80GB'"):
+        TrainingPlan(card="a100".upper())

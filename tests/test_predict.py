@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from minigpt.memory import BUCKETS, TrainingPlan, predict
-from minigpt.memory.__main__ import main
+from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPTConfig
@@ -142,11 +141,20 @@ def test_bad_plans_are_named(changes, message):
 
 
 @pytest.mark.parametrize("read", [predict, measure])
-def test_a_sequence_beyond_the_context_is_named(read):
-    with pytest.raises(ValueError, match="seq_len is 300; the model's context is 256"):
+def test_a_sequence_beyond_learned_positions_is_named(read):
+    with pytest.raises(ValueError, match="seq_len is 300; the model's context is 256, and learned"):
         read(GPTConfig.preset("nano"), TrainingPlan(seq_len=300))
-    with pytest.raises(ValueError, match="seq_len is 9; the model's context is 8"):
-        read({**MODELS["llama-grouped"], "max_position_embeddings": 8}, TrainingPlan(seq_len=9))
+
+
+def test_a_sequence_beyond_rotary_positions_runs():
+    config, plan = {**MODELS["llama-grouped"], "max_position_embeddings": 8}, TrainingPlan(seq_len=9)
+    assert_close(predict(config, plan), measure(config, plan))
+
+
+def test_targets_are_the_same_with_and_without_proj():
+    plan = TrainingPlan(method="lora", targets=" q_proj, v_proj", seq_len=16)
+    assert plan == TrainingPlan(method="lora", targets="q,v", seq_len=16)
+    assert_close(predict(MODELS["llama-grouped"], plan), measure(MODELS["llama-grouped"], plan))
 
 
 @pytest.mark.parametrize("read", [predict, measure])
@@ -172,16 +180,3 @@ def test_what_fake_tensors_cannot_do_is_named():
 def test_dropout_is_refused_not_ignored():
     with pytest.raises(ValueError, match="dropout is 0.1; only 0 is covered"):
         predict({"model_type": "gpt2"}, TrainingPlan(seq_len=8))
-
-
-def test_command_prints_the_ledger(capsys):
-    assert main(["gpt2", "--batch", "2", "--seq-len", "128", "--precision", "bf16"]) == 0
-    out = capsys.readouterr().out
-    assert "124,439,808 parameters" in out and all(bucket in out for bucket in BUCKETS) and "peak:" in out
-
-
-@pytest.mark.parametrize("arguments", [["no-such"], ["gpt2", "--batch", "0"], ["gpt2", "--seq-len", "9999"]])
-def test_command_refuses_in_one_sentence(arguments, capsys):
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.startswith("error: ") and printed.err.count("\n") == 1

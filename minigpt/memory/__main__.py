@@ -1,81 +1,133 @@
-"""The ledger from a shell: ``python -m minigpt.memory llama-7b --batch 4 --seq-len 512 --precision bf16``.
+"""The ledger from a shell: ``python -m minigpt.memory qwen3-8b --like trl-sft --method qlora --card T4``.
 
-The model is a short name, or the path of a Hugging Face config.json. Every field of ``TrainingPlan`` is an
-option. Imports no torch.
+The model is a known name, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is an option, and its
+help is the field's own. Exit status: 0 if the step fits the card, or without a card; 1 if it does not; 2 for wrong use.
+Imports no torch, unless the step is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import fields
+import textwrap
+import time
+from dataclasses import asdict, fields
+from typing import NoReturn
 
 from minigpt.console import show
-from minigpt.memory.buckets import BUCKETS
-from minigpt.memory.families import KNOWN, Architecture
-from minigpt.memory.plan import ALLOWED, TrainingPlan
+from minigpt.memory.buckets import BUCKETS, StepMemory
+from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.fits import Verdict, fits, judge
+from minigpt.memory.gpus import GPUS
+from minigpt.memory.names import KNOWN, left_out, resolve
+from minigpt.memory.plan import ALLOWED, TrainingPlan, beyond_context
 from minigpt.memory.predicted.step import predict
+from minigpt.memory.recipes import APART, RECIPES
 from minigpt.memory.units import gb, gib, readable
 
-HELP = {
-    "batch": "sequences in one forward pass",
-    "seq_len": "tokens in a sequence",
-    "method": "what is trained",
-    "precision": "dtypes of weights, gradients and moments; with adapters, the base's",
-    "autocast": "run the forward under torch.autocast",
-    "lora_dropout": "on each adapter's input",
-    "modules_to_save": "trained whole beside the adapters: embedding, head or embedding,head",
-    "quantization": "the frozen base's format, with method qlora",
-    "optimizer_in_backward": "use and free each gradient at once",
-    "zero_grad": "when gradients die",
-    "step": "which step it is",
-    "sequences": "whether rows are padded or packed",
-    "loss": "whose loss, and whether all logits are made",
-    "logits_to_keep": "logits of the last tokens alone; 0 keeps all",
-    "rank": "of the adapters",
-    "targets": "which matrices get an adapter: all-linear, or names such as q,v",
-    "variant": "the adapters' formula; rslora costs what lora does",
-    "adapter_dtype": "the adapters' dtype",
-    "double_quantization": "quantize the scales of 4-bit weights too",
-    "kbit_preparation": "upcast what is not in 4 bits, as peft's prepare_model_for_kbit_training does",
-    "optimizer": "whose state is kept",
-    "optimizer_loop": "how AdamW goes through the tensors",
-    "attention": "one kernel, or the score matrix as a tensor",
-    "holds": "what the loop keeps during backward",
-    "checkpointing": "what is run again in backward instead of kept",
-    "use_cache": "transformers' key-value cache",
-    "upcast": "the loss copies 16-bit logits to float32",
-    "card": "whose kernels run, such as T4; without one, a CPU's",
-    "accumulation": "forward and backward passes before one step",
-}
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with help that a closed pipe does not break, and errors of one line."""
+
+    def print_help(self, file=None) -> None:
+        show(self.format_help().rstrip())
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {textwrap.shorten(message, 300)}; --help lists the options\n")
+
+
+def make_parser() -> Parser:
+    """One option for each field of the plan; one that is not given is left out of what it parses."""
+    names = textwrap.fill(", ".join(KNOWN), width=100, initial_indent="  ", subsequent_indent="  ")
+    parser = Parser(
+        prog="python -m minigpt.memory",
+        usage="%(prog)s MODEL [options]",
+        description="Predict one training step's memory, and whether it fits a card.",
+        epilog=f"known models:\n{names}\n\nknown cards:\n  {', '.join(GPUS)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", help="a known name, a Hub id, or the path of a config.json")
+    parser.add_argument("--like", metavar="LIBRARY", help=f"start from a library's defaults: {', '.join(RECIPES)}")
+    parser.add_argument("--measure", action="store_true", help="run the step on fake tensors instead of predicting it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
+    for field in fields(TrainingPlan):
+        option, default = "--" + field.name.replace("_", "-"), field.default
+        allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
+        text = f"{field.metadata['help']}{allowed} (default: {default!r})".replace("%", "%%")
+        if isinstance(default, bool):
+            kind = dict(action=argparse.BooleanOptionalAction)
+        else:
+            kind = dict(type=str if default is None else type(default), metavar="VALUE")
+        parser.add_argument(option, default=argparse.SUPPRESS, help=text, **kind)
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m minigpt.memory", description="Predict one training step's memory.")
-    parser.add_argument("model", help=f"a config.json, or one of {', '.join(KNOWN)}")
-    for field in fields(TrainingPlan):
-        option, default = "--" + field.name.replace("_", "-"), field.default
-        if isinstance(default, bool):
-            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default, help=HELP[field.name])
-        else:
-            allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
-            help_text = f"{HELP[field.name]}{allowed} (default: {default})"
-            kind = str if default is None else type(default)
-            parser.add_argument(option, type=kind, default=default, metavar="VALUE", help=help_text)
-    options = vars(parser.parse_args(arguments))
+    given = vars(make_parser().parse_args(arguments))
+    model, like, measured, as_json = (given.pop(name) for name in ("model", "like", "measure", "json"))
     try:
-        architecture = Architecture.of(options.pop("model"))
-        step = predict(architecture, TrainingPlan(**options))
+        plan = TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
+        report = _measured(model, plan) if measured else _predicted(model, plan)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    lines = [f"{architecture.parameters:,} parameters\n", f"{'bucket':<12} {'at its largest':>16} {'at the peak':>16}"]
+    dropout = left_out(model)
+    report["notes"] += [*([dropout] if dropout else []), *(APART[like] if like and not measured else ())]
+    show(_json(report) if as_json else _text(report))
+    verdict = report["verdict"]
+    return 0 if verdict is None or verdict.fits else 1
+
+
+def _predicted(model: str, plan: TrainingPlan) -> dict:
+    architecture = Architecture.of(model)
+    verdict = fits(architecture, plan) if plan.card else None
+    step = verdict.step if verdict else predict(architecture, plan)
+    warning = None if verdict else beyond_context(architecture, plan)
+    report = dict(model=model, parameters=architecture.parameters, plan=plan, step=step, verdict=verdict)
+    return {**report, "notes": [f"warning: {warning}"] if warning else []}
+
+
+def _measured(model: str, plan: TrainingPlan) -> dict:
+    from minigpt.memory.measured.step import measure  # here, because it imports torch
+
+    began = time.perf_counter()
+    step = measure(resolve(model), plan)
+    note = f"measured, not predicted: a real step on fake tensors, in {time.perf_counter() - began:.1f} s"
+    verdict = judge(step, plan) if plan.card else None
+    return dict(model=model, parameters=None, plan=plan, step=step, verdict=verdict, notes=[note])
+
+
+def _text(report: dict) -> str:
+    step, verdict = report["step"], report["verdict"]
+    lines = [] if report["parameters"] is None else [f"{report['parameters']:,} parameters\n"]
+    lines.append(f"{'bucket':<12} {'at its largest':>16} {'at the peak':>16}")
     for bucket in BUCKETS:
         largest, at_peak = (readable(getattr(ledger, bucket)) for ledger in (step.ledger, step.peak))
         lines.append(f"{bucket:<12} {largest:>16} {at_peak:>16}")
     total = step.peak.total
-    show("\n".join([*lines, "", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}"]))
-    return 0
+    lines += ["", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}", *report["notes"]]
+    return "\n".join([*lines, "", str(verdict)] if verdict else lines)
+
+
+def _json(report: dict) -> str:
+    import json
+
+    step: StepMemory = report["step"]
+    verdict: Verdict | None = report["verdict"]
+    return json.dumps(
+        {
+            "model": report["model"],
+            "parameters": report["parameters"],
+            "plan": asdict(report["plan"]),
+            "ledger": step.ledger.as_dict(),
+            "peak": {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at},
+            "frozen": step.frozen,
+            "notes": report["notes"],
+            "verdict": verdict and verdict.as_dict(),
+        },
+        indent=2,
+    )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ Left out: cards with several memory sizes under one name, Multi-Instance GPU sli
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from minigpt.memory.units import GB, GIB, MIB
@@ -62,3 +63,29 @@ GPUS = {
     "H100 80GB": GPU(80, 81559 * MIB, 3350 * GB, (9, 0)),
     "H200": GPU(141, 143771 * MIB, 4800 * GB, (9, 0)),
 }
+
+_MAKERS = r"nvidia|tesla|geforce|sxm\d*|pcie|hbm\d*\w*"  # words of torch.cuda.get_device_name that tell no card apart
+
+
+def find_gpu(name: str) -> str:
+    """The name in ``GPUS`` that ``name`` means, whatever its case and spaces: "rtx4090", "NVIDIA A100-SXM4-80GB".
+
+    Raises ValueError for one that is not listed, and for one that is sold with several memory sizes.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"card is {name!r}; allowed: {', '.join(GPUS)}")
+    asked = re.sub(rf"[\W_]|{_MAKERS}", "", name.lower())
+    found = [card for card in GPUS if asked and asked in _spellings(card)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ValueError(f"card is {name!r}; allowed: {', '.join(GPUS)}")
+    sizes = " and ".join(card.rpartition(" ")[2] for card in found)
+    raise ValueError(f"card is {name!r}; {name} is sold with {sizes}: say which, {' or '.join(map(repr, found))}")
+
+
+def _spellings(card: str) -> set[str]:
+    """How a card is written: "A100 80GB" also without its size, "RTX 4090" also without RTX."""
+    words = card.lower().split()
+    parts = [words, words[1:] if words[0] == "rtx" else words, words[:1] if words[0] != "rtx" else words]
+    return {"".join(part) for part in parts}

@@ -7,9 +7,9 @@ for its own dtypes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from minigpt.memory.gpus import GPUS
+from minigpt.memory.gpus import find_gpu
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 
@@ -96,39 +96,53 @@ MOST_PASSES = 1000  # every pass is gone through, so a larger accumulation would
 ADAPTED = "fp32, bf16, fp16, bf16-autocast, fp16-autocast"
 
 
+def _says(default, text: str):
+    """A field of the plan and what it means: the words of the shell's help, which reads them from here."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """One training step's choices. Raises ValueError for a value that is not allowed."""
+    """One training step's choices. Raises ValueError for a value that is not allowed.
 
-    batch: int = 1  # sequences in one forward pass
-    seq_len: int = 256  # tokens in a sequence
-    method: str = "full"  # what is trained: everything, or adapters on a frozen base ("lora", "qlora")
-    precision: str = "fp32"  # one of PRECISIONS; with adapters, the base's
-    autocast: bool = False  # the forward runs under torch.autocast, whatever the weights are: Trainer(bf16=True)
-    rank: int = 8  # r of the adapters
-    targets: str = "all-linear"  # which matrices get one: all of the blocks', or names such as "q,v"
-    variant: str = "lora"  # the adapters' formula: "rslora" scales by 1 / sqrt(rank), "dora" learns each row's length
-    adapter_dtype: str = "fp32"  # peft's default on any base; "same": the base's
-    lora_dropout: float = 0.0  # on each adapter's input
-    modules_to_save: str = ""  # trained whole beside the adapters, by peft: "embedding", "head" or "embedding,head"
-    quantization: str = "nf4"  # qlora: the frozen base's format; "int8" is bitsandbytes' LLM.int8
-    double_quantization: bool = True  # qlora: the scales are quantized too; transformers' default is False
-    kbit_preparation: bool = True  # qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit
-    optimizer: str = "adamw"  # "sgd" is plain SGD: no state
-    optimizer_loop: str = "foreach"  # AdamW's inner loop: torch takes "foreach" on a GPU, "single" on a CPU
-    optimizer_in_backward: bool = False  # each gradient is used and freed as soon as it is there
-    zero_grad: str = "before_forward"  # when gradients die; "in_place": never (set_to_none=False)
-    step: str = "steady"  # "first": the optimizer's state is born in it; "resumed": loaded from a checkpoint
-    sequences: str = "plain"  # "padded": a mask with a zero in it; "packed": several in a row, told by position ids
-    attention: str = "sdpa"  # "eager" makes the score matrix a real tensor
-    holds: str = "loss"  # what the loop keeps during backward: the loss alone, or all of the model's outputs
-    checkpointing: str = "none"  # "full": every block keeps its input alone and runs again in backward
-    use_cache: bool = False  # transformers' key-value cache, its default in training too; Trainer turns it off
-    upcast: bool = True  # the loss makes a float32 copy of 16-bit logits
-    loss: str = "model"  # "shifted": one's own loop; "chunked" and "fused" never make all logits
-    logits_to_keep: int = 0  # transformers: logits of the last tokens alone; 0 keeps all
-    accumulation: int = 1  # forward and backward passes before one optimizer step
-    card: str | None = None  # whose kernels run, one of minigpt.memory.gpus.GPUS; None: a CPU's
+    ``card`` is known in any spelling ("rtx4090"), and ``targets`` with or without ``_proj``; both are kept in one.
+    """
+
+    batch: int = _says(1, "sequences in one forward pass")
+    seq_len: int = _says(256, "tokens in a sequence")
+    method: str = _says("full", "what is trained: everything, or adapters on a frozen base ('lora', 'qlora')")
+    precision: str = _says("fp32", "dtypes of weights, gradients and moments; with adapters, the base's")
+    autocast: bool = _says(False, "the forward runs under torch.autocast, whatever the weights are: Trainer(bf16=True)")
+    rank: int = _says(8, "r of the adapters")
+    targets: str = _says("all-linear", "which matrices get one: all of the blocks', or names such as 'q,v'")
+    variant: str = _says(
+        "lora", "the adapters' formula: 'rslora' scales by 1 / sqrt(rank), 'dora' learns each row's length"
+    )
+    adapter_dtype: str = _says("fp32", "peft's default on any base; 'same': the base's")
+    lora_dropout: float = _says(0.0, "on each adapter's input")
+    modules_to_save: str = _says(
+        "", "trained whole beside the adapters, by peft: 'embedding', 'head' or 'embedding,head'"
+    )
+    quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is bitsandbytes' LLM.int8")
+    double_quantization: bool = _says(True, "qlora: the scales are quantized too; transformers' default is False")
+    kbit_preparation: bool = _says(True, "qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit")
+    optimizer: str = _says("adamw", "'sgd' is plain SGD: no state")
+    optimizer_loop: str = _says("foreach", "AdamW's inner loop: torch takes 'foreach' on a GPU, 'single' on a CPU")
+    optimizer_in_backward: bool = _says(False, "each gradient is used and freed as soon as it is there")
+    zero_grad: str = _says("before_forward", "when gradients die; 'in_place': never (set_to_none=False)")
+    step: str = _says("steady", "'first': the optimizer's state is born in it; 'resumed': loaded from a checkpoint")
+    sequences: str = _says(
+        "plain", "'padded': a mask with a zero in it; 'packed': several in a row, told by position ids"
+    )
+    attention: str = _says("sdpa", "'eager' makes the score matrix a real tensor")
+    holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
+    checkpointing: str = _says("none", "'full': every block keeps its input alone and runs again in backward")
+    use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
+    upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits")
+    loss: str = _says("model", "'shifted': one's own loop; 'chunked' and 'fused' never make all logits")
+    logits_to_keep: int = _says(0, "transformers: logits of the last tokens alone; 0 keeps all")
+    accumulation: int = _says(1, "forward and backward passes before one optimizer step")
+    card: str | None = _says(None, "whose kernels run, such as T4; without one, a CPU's")
 
     def __post_init__(self) -> None:
         for name, value in OPTIM.get(self.optimizer, {}).items():
@@ -143,15 +157,24 @@ class TrainingPlan:
         if not is_number(self.lora_dropout) or not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout is {self.lora_dropout!r}; it must be at least 0 and less than 1")
         if self.card is not None:
-            check_choice(tuple(GPUS), card=self.card)
+            object.__setattr__(self, "card", find_gpu(self.card))
         if self.use_cache and self.checkpointing != "none":
             raise ValueError(f"use_cache is True; with checkpointing {self.checkpointing!r} transformers turns it off")
         if not isinstance(self.targets, str):
             raise ValueError(f"targets is {self.targets!r}; it must be 'all-linear', or names such as 'q,v'")
+        names = [name.strip().removesuffix("_proj") for name in self.targets.split(",")]
+        object.__setattr__(self, "targets", ",".join(names))
         if self.method == "full" and self.variant != "lora":
             raise ValueError(f"variant is {self.variant!r}; method 'full' has no adapters: allowed with it: lora")
         if self.method != "full" and self.regime.float32_update:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
+
+    @classmethod
+    def like(cls, library: str, **changes) -> TrainingPlan:
+        """What ``library`` does by default (``recipes``), with ``changes``; batch and length are the caller's."""
+        from minigpt.memory.recipes import recipe  # here, because most plans are nobody's default
+
+        return cls(**{**recipe(library, changes.get("method")), **changes})
 
     @property
     def regime(self) -> Precision:
@@ -169,7 +192,7 @@ class TrainingPlan:
         if self.method == "full":
             return set()
         names = {t.name for t in linears}
-        chosen = names if self.targets == "all-linear" else {name.strip() for name in self.targets.split(",")}
+        chosen = names if self.targets == "all-linear" else set(self.targets.split(","))
         if not chosen <= names:
             wrong, right = ", ".join(sorted(chosen - names)), ", ".join(sorted(names))
             raise ValueError(f"targets has {wrong!r}; allowed: all-linear, or some of {right}")
@@ -186,6 +209,21 @@ class TrainingPlan:
 
 def check_fit(architecture, plan: TrainingPlan) -> None:
     """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
-    if plan.seq_len > architecture.context:
-        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}")
+    if plan.seq_len > architecture.context and has_learned_positions(architecture):
+        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}, and learned")
     plan.target_names(architecture)
+
+
+def has_learned_positions(architecture) -> bool:
+    """Whether each position has its own row in a table, as in gpt2: then no sequence can be longer than the context."""
+    return any(tensor.name == "positions" for tensor in architecture.tensors())
+
+
+def beyond_context(architecture, plan: TrainingPlan) -> str | None:
+    """A sentence for a sequence that is longer than the model's context; its rotary positions run on all the same."""
+    if plan.seq_len <= architecture.context:
+        return None
+    return (
+        f"seq_len is {plan.seq_len:,}, beyond the model's context of {architecture.context:,}: it runs, "
+        "but on positions that the model has never seen"
+    )

@@ -1,8 +1,8 @@
 """What a model is made of, from its configuration alone: every parameter tensor, by name and shape.
 
 A configuration is a MiniGPT ``GPTConfig``, a Hugging Face ``config.json`` (as a path, a dictionary or an
-``AutoConfig``), or a short name from ``KNOWN``. Each family is a file of this folder: a class that reads its
-configuration, lists its tensors, and runs its forward pass on the tape.
+``AutoConfig``), or a name or Hub id that ``names.resolve`` reads. Each family is a file of this folder: a class that
+reads its configuration, lists its tensors, and runs its forward pass on the tape.
 
 Left out: multimodal parts, cross-attention. This file imports no torch.
 """
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.known import KNOWN
+from minigpt.memory.names import resolve
 from minigpt.values import check_choice, check_counts, check_flags
 
 FAMILIES = {  # model_type: module and class
@@ -73,13 +73,11 @@ class Architecture:
 
     @staticmethod
     def of(source) -> Architecture:
-        """From an Architecture, a GPTConfig, a known name, a config.json (path or contents) or an AutoConfig."""
+        """From an Architecture, a GPTConfig, an AutoConfig, a config.json's contents, or what ``resolve`` reads."""
         if isinstance(source, Architecture):
             return source
-        if isinstance(source, str) and source in KNOWN:
-            return Architecture.of(KNOWN[source])
         if isinstance(source, (str, os.PathLike)):
-            return Architecture.of(_read_json(os.fspath(source)))
+            source = resolve(source)
         if hasattr(source, "to_dict"):  # transformers' PretrainedConfig
             source = source.to_dict()
         if isinstance(source, dict):
@@ -92,7 +90,7 @@ class Architecture:
             return family_class("minigpt").read(source)
         raise ValueError(
             f"the model is {source!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or "
-            f"path of a config.json) or one of {', '.join(KNOWN)}"
+            "path of a config.json), a Hub id or a known name such as llama-7b"
         )
 
     # ------------------------------------------------------------ what a family says
@@ -168,21 +166,3 @@ def divide(**counts) -> int:
     if width % heads:
         raise ValueError(f"{name} is {heads}; it must divide the width, which is {width}, or head_dim must be given")
     return width // heads
-
-
-def _read_json(path: str) -> dict:
-    import json  # here, because the arithmetic alone must start fast
-
-    if os.path.isdir(path):
-        path = os.path.join(path, "config.json")
-    try:
-        with open(path, encoding="utf8") as file:
-            content = json.load(file)
-    except OSError as error:
-        names = ", ".join(KNOWN)
-        raise ValueError(f"cannot read {path!r}: {error.strerror}; give a config.json, or one of {names}") from None
-    except (ValueError, RecursionError) as error:  # broken or very deep JSON, or bytes that are not text
-        raise ValueError(f"{path!r} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
-    return content
