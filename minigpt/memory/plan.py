@@ -71,7 +71,7 @@ ALLOWED = {
     "optimizer_loop": ("foreach", "single", "fused"),
     "attention": ("sdpa", "eager"),
     "holds": ("loss", "outputs"),
-    "loss": ("model", "shifted", "chunked", "fused"),
+    "loss": ("model", "shifted", "chunked", "fused", "trl"),
     "sequences": ("plain", "padded", "packed"),
     "zero_grad": ("before_forward", "before_backward", "in_place"),
     "step": ("steady", "first", "resumed"),
@@ -180,6 +180,11 @@ class TrainingPlan:
     def regime(self) -> Precision:
         """The bytes behind the name of the precision."""
         return PRECISIONS[self.precision]
+
+    @property
+    def autocast_dtype(self) -> str | None:
+        """The 16-bit dtype that the forward's matrix products are cast to on the fly, or None."""
+        return self.regime.half if self.autocast else self.regime.autocast
 
     @property
     def adapter_itemsize(self) -> int:

@@ -45,7 +45,11 @@ def _lora(layers: Layers, x: Value, result: Value, name: str) -> Value:
         result = views.clone(result)  # peft clones, against in-place surprises
     if converts := not (cloned and layers.tape.cuda and layers.tape.autocast):
         x = ops.cast(x, layers.adapter_dtype)
-    update = ops.scale(_update(layers, ops.dropout(x, layers.plan.lora_dropout), name))
+    if layers.own:  # keeps the dropped input by its name, peft the one before
+        x = ops.dropout(x, layers.plan.lora_dropout)
+        update = ops.scale(_update(layers, x, name))
+    else:
+        update = ops.scale(_update(layers, ops.dropout(x, layers.plan.lora_dropout), name))
     if cloned:
         if converts:
             update = ops.cast(update, dtype)
@@ -64,18 +68,27 @@ def _peft_dora(layers: Layers, x: Value, result: Value, name: str) -> Value:
     dtype = result.dtype
     if name in layers.quantized:
         result = views.clone(result)
-    x = ops.cast(x, layers.adapter_dtype)
-    result = ops.add(result, _peft_change(layers, x, result, name))
+    x = ops.cast(x, layers.adapter_dtype)  # bound to the end, dropout or not
+    if layers.plan.lora_dropout:
+        result = ops.add(result, _peft_change(layers, ops.dropout(x, layers.plan.lora_dropout), None, name))
+    else:
+        result = ops.add(result, _peft_change(layers, x, result, name))
     return ops.cast(result, dtype)
 
 
-def _peft_change(layers: Layers, x: Value, result: Value, name: str) -> Value:
+def _peft_change(layers: Layers, x: Value, result: Value | None, name: str) -> Value:
+    """``result`` None: dropout made x another input, and W x is taken again."""
     product = ops.cast(views.transpose(_through_identity(layers, name), 0, 1), x.dtype)
     weight = ops.cast(layers.base_weight(name), x.dtype)
     norms = _norms(weight, ops.scale(views.detach(product)))
     factor = views.view(_divide(layers[name + ".magnitude"], norms), 1, -1)
     update = _update(layers, x, name)
-    return _change(layers, factor, result, update, name)  # B A, its graph and W stay until this returns
+    bias = layers.get(name + ".bias")
+    if result is None:
+        result = ops.linear(x, weight)
+    elif bias is not None:
+        result = ops.add(result, bias)  # less the bias: the same bytes
+    return _change(factor, result, update)  # B A, its graph and W stay until this returns
 
 
 def _through_identity(layers: Layers, name: str) -> Value:
@@ -87,12 +100,13 @@ def _through_identity(layers: Layers, name: str) -> Value:
 
 def _own_dora(layers: Layers, x: Value, y: Value, name: str) -> Value:
     dtype = y.dtype
-    x = ops.cast(x, layers.adapter_dtype)
+    x = ops.dropout(ops.cast(x, layers.adapter_dtype), layers.plan.lora_dropout)
     weight = ops.cast(layers.base_weight(name), x.dtype)
     norms = _norms(weight, _own_product(layers, name, weight))
     update = _update(layers, x, name)
     factor = _divide(layers[name + ".magnitude"], norms)
-    return ops.cast(ops.add(y, _change(layers, factor, y, update, name)), dtype)
+    Wx = ops.linear(x, weight) if layers.plan.lora_dropout else y
+    return ops.cast(ops.add(y, _change(factor, Wx, update)), dtype)
 
 
 def _own_product(layers: Layers, name: str, weight: Value) -> Value:
@@ -114,10 +128,7 @@ def _divide(magnitude: Value, norms: Value) -> Value:
     return ops.divide(magnitude, norms)
 
 
-def _change(layers: Layers, factor: Value, y: Value, update: Value, name: str) -> Value:
-    """(t - 1) (y - bias) + t update s."""
-    bias = layers.get(name + ".bias")
-    if bias is not None:
-        y = ops.add(y, bias)  # less the bias: the same bytes
-    length = ops.multiply(ops.shift(factor), y)
+def _change(factor: Value, Wx: Value, update: Value) -> Value:
+    """(t - 1) W x + t update s."""
+    length = ops.multiply(ops.shift(factor), Wx)
     return ops.add(length, ops.scale(ops.multiply(factor, update)))

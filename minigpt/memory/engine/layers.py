@@ -49,6 +49,7 @@ class Layers:
         self.trained: list[Value] = []
         self.storages: list[Storage] = []
         self.outputs: list[Value] = []  # what the model returns besides the loss
+        self.positions: Value | None = None  # of packed sequences, given with the tokens
         self.embedded: Value | None = None  # embeddings that take a gradient only for a checkpoint's sake
         self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
         regime = plan.regime
@@ -124,8 +125,11 @@ class Layers:
     # ------------------------------------------------------------ 4 bits
 
     def base_weight(self, name: str) -> Value:
-        """The frozen weight: the parameter, or a copy in the precision it had before its 4 bits."""
-        return self.dequantized(name, self.base_dtype) if name in self.quantized else self.weights[name]
+        """The frozen weight (n_out, n_in): the parameter, or a copy in the precision it had before its 4 bits."""
+        if name in self.quantized:
+            return self.dequantized(name, self.base_dtype)
+        turned = self.architecture.conv1d and name + ".bias" in self.weights
+        return views.transposed(self.weights[name], 0, 1) if turned else self.weights[name]
 
     def dequantized(self, name: str, dtype: str) -> Value:
         """A 4-bit weight made whole. bitsandbytes gives it the precision it had, and casts that where need be."""

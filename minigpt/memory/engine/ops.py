@@ -13,6 +13,8 @@ that compare prediction and meter. The rules that surprise people:
 
 from __future__ import annotations
 
+from math import prod
+
 from minigpt.memory.engine import layout, views
 from minigpt.memory.engine.tape import ITEMSIZE, Tape, Value
 
@@ -260,13 +262,22 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     x, weight = lowered(tape, x), lowered(tape, weight)
     *rows, n_in = x.shape
     n_out = weight.shape[0]
-    if bias is None:
-        turned = views.transpose(weight, 0, 1)
-        flat = views.view(x, -1, n_in)
-        return views.unsafe_view(mm(flat, turned), *rows, n_out)
-    bias = lowered(tape, bias)
-    flat = views.view(x, -1, n_in)
-    return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
+    turned = views.transpose(weight, 0, 1)
+    if bias is not None:
+        bias = lowered(tape, bias)
+        if x.strides is None:
+            return views.view(addmm(bias, views.view(x, -1, n_in), turned), *rows, n_out)
+    if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
+        # A frozen weight is repeated for each sequence rather than the input copied.
+        out = views.unsafe_view(_bmm(x, views.expand(views.unsqueeze(turned, 0), rows[0], n_in, n_out)), *rows, n_out)
+    else:
+        out = views.unsafe_view(mm(views.view(x, -1, n_in), turned), *rows, n_out)
+    return out if bias is None else _add_in_place(out, bias)
+
+
+def _add_in_place(x: Value, bias: Value) -> Value:
+    out = Value(x.storage, x.shape, x.dtype, x.strides)
+    return x.storage.tape.record("add", (x, bias), out, (), lambda g: [g, g])
 
 
 def conv1d(x: Value, weight: Value, bias: Value) -> Value:
@@ -284,10 +295,11 @@ def matmul(a: Value, b: Value) -> Value:
     a, b = lowered(tape, a), lowered(tape, b)
     B, H, n, k = a.shape
     left, right = views.view(a, B * H, n, k), views.view(b, B * H, k, b.shape[3])
-    return views.unsafe_view(_bmm(tape, left, right), B, H, n, b.shape[3])
+    return views.unsafe_view(_bmm(left, right), B, H, n, b.shape[3])
 
 
-def _bmm(tape: Tape, a: Value, b: Value) -> Value:
+def _bmm(a: Value, b: Value) -> Value:
+    tape = a.storage.tape
     wanted, shapes = (a.source is not None, b.source is not None), (a.shape, b.shape)
 
     def backward(g):  # the second factor's gradient is made first

@@ -120,10 +120,13 @@ def narrowed(x: Value, dimension: int, length: int) -> Value:
     return _same_storage(x, shape, layout.plain(shape, strides))
 
 
-def narrow(x: Value, dimension: int, length: int) -> Value:
-    """A slice of one dimension. Its gradient is a whole tensor of zeros with that part written in."""
+def narrow(x: Value, dimension: int, length: int, alias_whole: bool = True) -> Value:
+    """A slice of one dimension. Its gradient is a whole tensor of zeros with that part written in.
+
+    ``alias_whole``: Python's indexing makes nothing of a slice that leaves nothing out.
+    """
     tape, old = x.storage.tape, x.shape
-    if length == old[dimension]:
+    if length == old[dimension] and alias_whole:
         return alias(x)
     out = narrowed(x, dimension, length)
     return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])

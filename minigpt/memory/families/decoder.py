@@ -18,6 +18,7 @@ from minigpt.memory.engine.checkpointing import checkpoint
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
 from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families.losses import loss_of
 
 
 class Decoder(Architecture):
@@ -31,18 +32,15 @@ class Decoder(Architecture):
         return rms_norm(layers, hidden, "norm")
 
     def loss(self, layers: Layers, tokens: Value, targets: Value) -> Value:
-        hidden = self.model(layers, tokens)
-        layers.tape.block = "head"
-        logits = layers(views.alias(hidden), "head")
-        return causal_loss(layers, logits, targets)
+        return loss_of(layers, self.model(layers, tokens), targets)
 
     def model(self, layers: Layers, tokens: Value) -> Value:
         tape = layers.tape
         embedded = ops.embedding(tokens, layers["embedding"])
         require_gradient(layers, embedded)
-        positions = tape.new((1, tokens.shape[1]), "int64")
+        positions = positions_of(layers, tokens)
         mask = causal_mask(layers, embedded)
-        cos, sin = rotations(embedded, self.head_dim)
+        cos, sin = rotations(embedded, positions, self.head_dim)
         hidden = embedded
         for i in range(self.n_layer):
             tape.block = f"block {i}"
@@ -72,17 +70,28 @@ def require_gradient(layers: Layers, embedded: Value) -> None:
         layers.embedded = embedded
 
 
-def causal_mask(layers: Layers, embedded: Value) -> Value | None:
-    """The additive mask of eager attention, (B, 1, T, T); sdpa is told that it is causal, and takes none."""
-    if layers.plan.attention == "sdpa":
-        return None
+def positions_of(layers: Layers, tokens: Value) -> Value:
+    """(1, T), made by the model; or (B, T), given, where several sequences are packed in a row."""
+    if layers.positions is not None:
+        return layers.positions
+    return layers.tape.new((1, tokens.shape[1]), "int64")
+
+
+def causal_mask(layers: Layers, embedded: Value, window: bool = False) -> Value | None:
+    """The additive mask of eager attention, (B, 1, T, T); sdpa takes one of bools, and none if it is told enough.
+
+    It is told that attention is causal, and no more: padding, packing or a ``window`` shorter than the sequence need a
+    mask.
+    """
     B, T, _ = embedded.shape
-    return layers.tape.new((B, 1, T, T), embedded.dtype)
+    if layers.plan.attention == "eager":
+        return layers.tape.new((B, 1, T, T), embedded.dtype)
+    return layers.tape.new((B, 1, T, T), "bool") if window or layers.plan.sequences != "plain" else None
 
 
-def rotations(embedded: Value, width: int) -> tuple[Value, Value]:
-    """cos and sin of every position, (1, T, D) each, computed in float32, kept in the embeddings' dtype."""
-    tape, shape = embedded.storage.tape, (1, embedded.shape[1], width)
+def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
+    """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
+    tape, shape = embedded.storage.tape, (*positions.shape, width)
     return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
 
 
@@ -182,24 +191,3 @@ def eager_attention(q: Value, k: Value, v: Value, mask: Value | None, dropout: f
     y = ops.matmul(weights, values)
     y = views.contiguous(views.transpose(y, 1, 2))
     return merged(y), weights
-
-
-def causal_loss(layers: Layers, logits: Value, targets: Value) -> Value:
-    """ForCausalLMLoss: the logits in float32, the labels moved by one."""
-    tape, plan = layers.tape, layers.plan
-    if plan.holds == "outputs":
-        layers.outputs.append(logits)
-    B, T = targets.shape
-    upcast = upcasted(layers, logits)
-    padded = tape.new((B, T + 1), "int64")
-    shifted = views.contiguous(views.narrow(padded, 1, T))  # one row needs no copy
-    loss = ops.cross_entropy(views.view(upcast, -1, upcast.shape[-1]), views.view(shifted, -1))
-    if plan.holds == "loss":
-        layers.outputs.clear()  # only now: the cache lives until the model's forward returns
-    del padded
-    return loss
-
-
-def upcasted(layers: Layers, logits: Value) -> Value:
-    """In float32 if the plan says so; autocast does it by itself."""
-    return ops.cast(logits, "float32") if layers.plan.upcast or layers.tape.autocast else logits

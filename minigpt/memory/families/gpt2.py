@@ -18,6 +18,7 @@ from minigpt.memory.families.decoder import (
     heads,
     layer_norm,
     merged,
+    positions_of,
     require_gradient,
     run_block,
 )
@@ -64,6 +65,10 @@ class GPT2(Decoder):
             **{name: get(name) for name in DROPOUTS},
         )  # fmt: skip
 
+    def check(self, plan) -> None:
+        if plan.variant == "dora" and plan.lora_dropout:  # peft takes gradients of a transposed copy of each weight
+            raise ValueError(f"lora_dropout is {plan.lora_dropout}; with gpt2 and variant 'dora' it must be 0")
+
     # ------------------------------------------------------------ tensors
 
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -86,7 +91,7 @@ class GPT2(Decoder):
         tape = layers.tape
         embedded = ops.embedding(tokens, layers["embedding"])
         require_gradient(layers, embedded)
-        positions = tape.new((1, tokens.shape[1]), "int64")
+        positions = positions_of(layers, tokens)
         position_embeds = ops.embedding(positions, layers["positions"])
         hidden = ops.add(embedded, position_embeds)
         mask = causal_mask(layers, embedded)
@@ -94,11 +99,11 @@ class GPT2(Decoder):
         for i in range(self.n_layer):
             tape.block = f"block {i}"
             inputs = (hidden,) if mask is None else (hidden, mask)
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), *inputs)
+            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", _positions=positions), *inputs)
         tape.block = "norm"
         return views.alias(layer_norm(layers, hidden, "norm"))
 
-    def block(self, layers: Layers, hidden: Value, mask: Value | None = None, *, at: str) -> Value:
+    def block(self, layers: Layers, hidden: Value, mask: Value | None = None, *, at: str, _positions: Value) -> Value:
         residual = hidden
         hidden = layer_norm(layers, hidden, at + "attn_norm")
         attended, _weights = self.attention(layers, hidden, mask, at)

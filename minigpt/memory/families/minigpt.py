@@ -11,7 +11,8 @@ from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Architecture, Tensor, linear, norm
-from minigpt.memory.families.decoder import heads, layer_norm, run_block, upcasted
+from minigpt.memory.families.decoder import heads, layer_norm, run_block
+from minigpt.memory.families.losses import shifted_loss, upcasted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +37,29 @@ class MiniGPT(Architecture):
         return tuple(out + norm("mlp_norm", C) + linear("up", inner, C) + linear("down", C, inner))
 
     def loss(self, layers: Layers, tokens: Value, targets: Value) -> Value:
+        """The model's own names live through its own loss, and not through one that is made of what it returned."""
+        plan = layers.plan
+        if plan.loss == "model" and plan.holds == "loss":
+            positions = layers.tape.new((tokens.shape[1],), "int64")
+            loss = self._cross_entropy(layers, self.logits(layers, tokens, positions), targets)
+            del positions
+            return loss
+        logits = self.logits(layers, tokens, layers.tape.new((tokens.shape[1],), "int64"))
+        if plan.loss == "shifted":
+            return shifted_loss(layers, logits, targets)
+        layers.outputs.append(logits)
+        return self._cross_entropy(layers, logits, targets)
+
+    def logits(self, layers: Layers, tokens: Value, positions: Value) -> Value:
         tape = layers.tape
-        positions = tape.new((tokens.shape[1],), "int64")
         x = ops.add(ops.embedding(tokens, layers["embedding"]), ops.embedding(positions, layers["positions"]))
         for i in range(self.n_layer):
             tape.block = f"block {i}"
             x = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), x)
         tape.block = "head"
-        logits = layers(layer_norm(layers, x, "norm"), "head")
-        if layers.plan.holds == "outputs":
-            layers.outputs.append(logits)
+        return layers(layer_norm(layers, x, "norm"), "head")
+
+    def _cross_entropy(self, layers: Layers, logits: Value, targets: Value) -> Value:
         upcast = upcasted(layers, logits)
         return ops.cross_entropy(views.view(upcast, -1, self.vocab_size), views.view(targets, -1))
 

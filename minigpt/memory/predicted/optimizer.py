@@ -1,61 +1,172 @@
-"""What an optimizer keeps from step to step, and what its update makes on the way."""
+"""What an optimizer keeps from step to step, and what its update makes on the way.
+
+    adamw           two moments in the weight's dtype and a float32 step count per tensor; regimes with a float32 update
+                    have minigpt.precision's own: float32 moments, a master copy, a second gradient
+    kahan_adamw     two moments and what rounding took away, in the weight's dtype
+    adamw8bit       bitsandbytes: two moments, each one byte per element plus one float32 scale per 256, and a table
+                    for each; float32 under 4,096 elements. "paged" is the same bytes: on a CPU nothing is paged
+    lion            one moment; sgd_momentum: one; sgd: none
+    adafactor       transformers': for a matrix a float32 number per row and per column; for a vector one per element
+
+Left out: where a GPU's driver keeps what is paged.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, OPTIMIZER, Storage, Tape
+from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, OPTIMIZER, Storage, Tape, Value
 from minigpt.memory.plan import TrainingPlan
 
 STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
+LEAST_8BIT, BLOCK_8BIT, TABLE_8BIT = 4096, 256, 1024  # elements; elements; bytes
 
 
-def optimizer_state(tape: Tape, layers: Layers, plan: TrainingPlan) -> list[Storage]:
-    """What the optimizer keeps for each trained tensor: moments, a step count, a master copy, a second gradient."""
-    if plan.optimizer == "sgd":
-        return []
-    tape.doing = plan.optimizer
-    sizes = [(value.numel, ITEMSIZE[value.dtype]) for value in layers.trained]
-    if plan.optimizer == "adamw8bit":
-        return _eight_bit_state(tape, [numel for numel, _ in sizes])
-    regime, state = plan.regime, []
-    for numel, itemsize in sizes:
-        moment = numel * _moment_itemsize(itemsize, plan)
-        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in (moment, moment, numel * regime.master)]
+class Optimizer:
+    """The plan's optimizer over the trained values: ``state`` makes what it keeps, ``update`` does one step."""
+
+    def __init__(self, tape: Tape, layers: Layers, plan: TrainingPlan) -> None:
+        self.tape, self.layers, self.plan = tape, layers, plan
+        self.kept: dict[Value, list[Storage]] = {}
+        self.tables: list[Storage] = []
+
+    def state(self, values: list[Value]) -> None:
+        """Make what is kept for ``values``, unless it is there."""
+        for value in values:
+            if value not in self.kept:
+                self.tape.doing = f"{self.plan.optimizer} state"
+                self.kept[value] = self._state_of(value)
+
+    def update(self, values: list[Value]) -> None:
+        """One step of ``values``; state that is not there yet is born in it."""
+        self.tape.doing = self.plan.optimizer
+        kind, loop = self.plan.optimizer, self.plan.optimizer_loop
+        if kind == "adamw" and not self.plan.regime.float32_update:
+            self.state(values)  # of all tensors first
+            if loop == "foreach":
+                self._roots_at_once(values)
+            elif loop == "single":
+                self._roots_one_by_one(values)
+        elif kind == "adafactor":
+            self._adafactor(values)
+        else:
+            for value in values:  # each tensor's state, then its update
+                self.state([value])
+                self._one(value)
+
+    # ------------------------------------------------------------ state
+
+    def _state_of(self, value: Value) -> list[Storage]:
+        kind = self.plan.optimizer.removeprefix("paged_")
+        if "8bit" in kind:
+            return self._eight_bit(value, moments=1 if kind == "lion8bit" else 2)
+        if kind == "adafactor":
+            shape = value.shape
+            numbers = [value.numel] if len(shape) < 2 else [value.numel // shape[-1], value.numel // shape[-2]]
+            # torch casts what it loads to the weight's dtype; the last is the weights' root mean square.
+            each = ITEMSIZE[value.dtype] if self.plan.step == "resumed" else 4
+            return self._made([each * n for n in (*numbers, 1)])
+        own = ITEMSIZE[value.dtype] * value.numel
+        if kind == "adamw" and self.plan.optimizer == "adamw":
+            return self._adamw(value)
+        single = 4 * value.numel  # bitsandbytes' state in 32 bits
+        sizes = {"adamw": [single] * 2, "lion": [single], "sgd": [], "sgd_momentum": [own], "kahan_adamw": [own] * 3}
+        return self._made(sizes[kind])
+
+    def _made(self, sizes: list[int]) -> list[Storage]:
+        return [Storage(self.tape, nbytes, OPTIMIZER) for nbytes in sizes]
+
+    def _adamw(self, value: Value) -> list[Storage]:
+        regime, numel = self.plan.regime, value.numel
+        kept = self._made([self._moment(value)] * 2)
         if not regime.float32_update:
-            state.append(Storage(tape, STEP_COUNT, OPTIMIZER))
+            return kept + self._made([STEP_COUNT])
+        kept += self._made([numel * regime.master] if regime.master else [])
         if regime.gradients > 4:
-            state.append(Storage(tape, numel * 4, GRADIENTS))
-    return state
+            kept.append(Storage(self.tape, numel * 4, GRADIENTS))
+        return kept
+
+    def _moment(self, value: Value) -> int:
+        """Bytes of one moment: in the weight's precision, unless the update is made in float32."""
+        return value.numel * (4 if self.plan.regime.float32_update else ITEMSIZE[value.dtype])
+
+    def _eight_bit(self, value: Value, moments: int) -> list[Storage]:
+        if value.numel < LEAST_8BIT:
+            return self._made([4 * value.numel] * moments)
+        if not self.tables:
+            self.tables = self._made([TABLE_8BIT] * moments)
+        return self._made([value.numel, 4 * -(-value.numel // BLOCK_8BIT)] * moments)
+
+    # ------------------------------------------------------------ the update
+
+    def _roots_at_once(self, values: list[Value]) -> None:
+        """foreach: the square roots of all tensors' v at once."""
+        roots = [Storage(self.tape, self._moment(value)) for value in values]
+        del roots
+
+    def _roots_one_by_one(self, values: list[Value]) -> None:
+        """A loop: the root, then the root scaled; the last tensor's is bound until the next one's is there."""
+        bound = None
+        for value in values:
+            root = Storage(self.tape, self._moment(value))
+            scaled = Storage(self.tape, self._moment(value))
+            del root
+            bound = scaled
+            del scaled
+        del bound
+
+    def _one(self, value: Value) -> None:
+        """One tensor's update, whose temporaries die with it."""
+        kind, regime = self.plan.optimizer, self.plan.regime
+        if kind == "kahan_adamw":
+            Storage(self.tape, self._moment(value))  # the root, scaled in place
+        elif kind == "adamw":  # minigpt.precision.MasterAdamW: what needs a cast, the root, the root scaled
+            casts = (regime.gradients == 2) + (not regime.master)
+            made = [Storage(self.tape, self._moment(value)) for _ in range(2 + casts)]
+            del made
+
+    def _adafactor(self, values: list[Value]) -> None:
+        """transformers' Adafactor; names stay bound from one tensor to the next."""
+        tape = self.tape
+
+        def new(value: Value) -> Storage:
+            return Storage(tape, 4 * value.numel)
+
+        gradient = update = weight = None
+        for value in values:
+            half = ITEMSIZE[value.dtype] == 2
+            gradient = new(value) if half else None
+            first = value not in self.kept
+            self.state([value])
+            kept = self.kept[value]
+            if half and self.plan.step == "resumed":
+                for i, storage in enumerate(kept[:-1]):
+                    kept[i] = Storage(tape, 2 * storage.record.nbytes, OPTIMIZER)
+                    storage = None
+            weight = new(value) if half else None
+            if not first:
+                kept[-1] = Storage(tape, 4, OPTIMIZER)
+            squared = new(value)
+            update = new(value)
+            del squared
+            if len(value.shape) >= 2:
+                update = new(value)  # rows by columns
+            else:
+                update = new(value)
+            new(value)  # its negative, to be added
+        del gradient, update, weight
 
 
-def _moment_itemsize(itemsize: int, plan: TrainingPlan) -> int:
-    """AdamW's moments have the weight's precision, unless the update is made in float32."""
-    return 4 if plan.regime.float32_update else itemsize
+def hook(optimizer: Optimizer) -> Callable:
+    """What runs when a leaf has its gradient, with ``optimizer_in_backward``: the update, and the gradient dies."""
+    owners = {value.source: value for value in optimizer.layers.trained}
 
+    def run(leaf) -> None:
+        if leaf in owners:
+            doing = optimizer.tape.doing
+            optimizer.update([owners[leaf]])
+            leaf.gradient = None
+            optimizer.tape.doing = doing
 
-def _eight_bit_state(tape: Tape, numels: list[int]) -> list[Storage]:
-    """bitsandbytes: two moments, each one byte per element plus one float32 scale per 256; float32 under 4,096."""
-    state = []
-    for numel in numels:
-        sizes = [4 * numel] * 2 if numel < 4096 else [numel, 4 * -(-numel // 256)] * 2
-        state += [Storage(tape, nbytes, OPTIMIZER) for nbytes in sizes]
-    if any(numel >= 4096 for numel in numels):
-        state += [Storage(tape, 1024, OPTIMIZER) for _ in range(2)]  # the two 8-bit maps, shared
-    return state
-
-
-def optimizer_step(tape: Tape, layers: Layers, plan: TrainingPlan) -> None:
-    """What the update makes on the way: foreach holds all square roots at once; single, about one tensor's."""
-    if plan.optimizer in ("sgd", "adamw8bit"):  # the latter's scratch is inside its kernel
-        return
-    tape.doing = "square roots of v"
-    regime, alive = plan.regime, []
-    roots = [value.numel * _moment_itemsize(ITEMSIZE[value.dtype], plan) for value in layers.trained]
-    if regime.float32_update:  # minigpt.precision.MasterAdamW: the root, the root scaled, and what needs a cast
-        casts = (regime.gradients == 2) + (not regime.master)
-        alive = [Storage(tape, max(roots)) for _ in range(2 + casts)]
-    elif plan.optimizer_loop == "foreach":  # the roots of all tensors at once
-        alive = [Storage(tape, nbytes) for nbytes in roots]
-    elif plan.optimizer_loop == "single":  # the root, the root scaled, and the last tensor's, still bound
-        alive = [Storage(tape, max(before + 2 * nbytes for before, nbytes in zip([0, *roots], roots)))]
-    del alive
+    return run

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import WEIGHTS, Storage, Tape
+from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
 from minigpt.memory.families import Architecture
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan, check_fit
-from minigpt.memory.predicted.optimizer import optimizer_state, optimizer_step
+from minigpt.memory.predicted.optimizer import Optimizer, hook
 
 
 def predict(model, plan: TrainingPlan) -> StepMemory:
@@ -36,33 +36,51 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     architecture.check(plan)
     _refuse(plan)
     card = GPUS[plan.card] if plan.card else None
-    tape = Tape(cuda=card is not None, autocast=plan.regime.autocast)
+    tape = Tape(cuda=card is not None)
     workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
     layers = Layers(tape, architecture, plan)
-    state = optimizer_state(tape, layers, plan)
+    optimizer = Optimizer(tape, layers, plan)
+    if plan.step != "first":
+        optimizer.state(layers.trained)
+    if plan.optimizer_in_backward:
+        tape.hook = hook(optimizer)
+    elif plan.zero_grad != "before_forward" and plan.step == "steady":
+        _old_gradients(layers)
     buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
     tokens, targets = (tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2))
-    autocast = tape.autocast
-    for _ in range(plan.accumulation):
-        tape.phase = "forward"
-        layers.embedded, tape.autocast = None, autocast
+    given = _given(tape, plan)
+    layers.positions = given if plan.sequences == "packed" else None
+    for i in range(plan.accumulation):
+        tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
         outputs, layers.outputs = [*layers.outputs, layers.embedded], []  # what the last pass returned dies here
         tape.phase = "backward"
+        if plan.zero_grad == "before_backward" and i == 0:
+            for value in layers.trained:
+                value.source.gradient = None
         tape.backward(loss)
     tape.phase, tape.block = "step", ""
-    optimizer_step(tape, layers, plan)
+    if not plan.optimizer_in_backward:
+        optimizer.update(layers.trained)
     frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
     result = tape.result(frozen)
-    del loss, outputs, state, workspaces
+    del loss, outputs, given, workspaces
     return result
 
 
-NOT_PREDICTED = (
-    "autocast", "lora_dropout", "modules_to_save", "quantization", "optimizer_in_backward", "zero_grad", "step",
-    "sequences", "loss", "logits_to_keep",
-)  # fmt: skip
+def _given(tape: Tape, plan: TrainingPlan):
+    """What the batch brings besides tokens and targets: a mask, or position ids, (B, T) of int64."""
+    return None if plan.sequences == "plain" else tape.new((plan.batch, plan.seq_len), "int64")
+
+
+def _old_gradients(layers: Layers) -> None:
+    """The last step's gradients, which zero_grad has not freed."""
+    for value in layers.trained:
+        value.source.gradient = layers.tape.new(value.shape, value.gradient_dtype or value.dtype, bucket=GRADIENTS)
+
+
+NOT_PREDICTED = ("modules_to_save", "quantization")
 
 
 def _refuse(plan: TrainingPlan) -> None:
@@ -70,5 +88,3 @@ def _refuse(plan: TrainingPlan) -> None:
     for name in NOT_PREDICTED:
         if getattr(plan, name) != TrainingPlan.__dataclass_fields__[name].default:
             raise ValueError(f"{name} is {getattr(plan, name)!r}, which is measured only, not predicted")
-    if plan.optimizer not in ("adamw", "adamw8bit", "sgd"):
-        raise ValueError(f"optimizer is {plan.optimizer!r}, which is measured only; predicted: adamw, adamw8bit, sgd")
