@@ -175,8 +175,3 @@ def test_what_fake_tensors_cannot_do_is_named():
         measure(MODELS["llama-grouped"], TrainingPlan(method="qlora", precision="bf16"))
     with pytest.raises(ValueError, match="optimizer is 'adamw8bit', which needs values"):
         measure(MODELS["minigpt"], TrainingPlan(optimizer="adamw8bit"))
-
-
-def test_dropout_is_refused_not_ignored():
-    with pytest.raises(ValueError, match="dropout is 0.1; only 0 is covered"):
-        predict({"model_type": "gpt2"}, TrainingPlan(seq_len=8))

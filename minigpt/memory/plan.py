@@ -193,18 +193,25 @@ class TrainingPlan:
 
     def target_names(self, architecture) -> set[str]:
         """The matrices that get an adapter. Raises ValueError for one that the architecture has not."""
-        linears = [t for t in architecture.block_tensors() if t.kind == "linear"]
         if self.method == "full":
             return set()
-        names = {t.name for t in linears}
-        chosen = names if self.targets == "all-linear" else set(self.targets.split(","))
+        shapes = {t.name: t.shape for i in architecture.kinds_of_block() for t in architecture.block_tensors(i)
+                  if t.kind == "linear"}  # fmt: skip
+        asked, names = set(self.targets.split(",")), {*shapes, "head"}
+        chosen = asked - {"all-linear"} | (set(shapes) if "all-linear" in asked else set())
         if not chosen <= names:
             wrong, right = ", ".join(sorted(chosen - names)), ", ".join(sorted(names))
             raise ValueError(f"targets has {wrong!r}; allowed: all-linear, or some of {right}")
-        smallest = min(min(t.shape) for t in linears if t.name in chosen)
+        shapes["head"] = (architecture.vocab_size, architecture.n_embd)
+        smallest = min(min(shapes[name]) for name in chosen)
         if self.rank > smallest:
             raise ValueError(f"rank is {self.rank}; the smallest side of a target is {smallest}")
         return chosen
+
+    @property
+    def saved_modules(self) -> tuple[str, ...]:
+        """The words of ``modules_to_save``."""
+        return tuple(filter(None, self.modules_to_save.split(",")))
 
     @property
     def tokens(self) -> int:

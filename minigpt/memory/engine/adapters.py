@@ -41,16 +41,17 @@ def adapted(layers: Layers) -> Callable[[Layers, Value, Value, str], Value]:
 
 def _lora(layers: Layers, x: Value, result: Value, name: str) -> Value:
     dtype = result.dtype
-    if cloned := name in layers.quantized and not layers.own:
+    quantized = name in layers.quantized and not layers.own
+    if quantized and not layers.eight_bit:
         result = views.clone(result)  # peft clones, against in-place surprises
-    if converts := not (cloned and layers.tape.cuda and layers.tape.autocast):
+    if converts := not (quantized and layers.tape.cuda and layers.tape.autocast):
         x = ops.cast(x, layers.adapter_dtype)
     if layers.own:  # keeps the dropped input by its name, peft the one before
         x = ops.dropout(x, layers.plan.lora_dropout)
         update = ops.scale(_update(layers, x, name))
     else:
         update = ops.scale(_update(layers, ops.dropout(x, layers.plan.lora_dropout), name))
-    if cloned:
+    if quantized:
         if converts:
             update = ops.cast(update, dtype)
         return ops.add(result, update)

@@ -74,10 +74,12 @@ class Checkpointed:
         tape = self.tape
         place = tape.block, tape.doing
         tape.block, self.recomputed, tape.keep = f"{self.name}, run again", [], self.keep
+        tape.running_again = True
         try:
             self.run(*self.inputs)
         except Stop:
             pass
+        tape.running_again = False
         tape.keep, (tape.block, tape.doing) = tape.keep_saved, place
         tape.casts.clear()  # the second run has an autocast of its own, which ends here
 

@@ -10,7 +10,7 @@ The adapters' own operations are in ``adapters``; what autocast casts is in ``op
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minigpt.memory.engine import adapters, ops, views
 from minigpt.memory.engine.tape import WEIGHTS, Leaf, Storage, Tape, Value
@@ -36,6 +36,13 @@ def quantized_bytes(numel: int, double: bool, tables: bool = True) -> list[int]:
     return [(numel + 1) // 2, blocks, 4 * -(-blocks // NESTED_BLOCK), 4] + [TABLE, NESTED_TABLE] * tables
 
 
+class Tensor(NamedTuple):
+    """A weight by its name, with its shape (n_out, n_in)."""
+
+    name: str
+    shape: tuple[int, int]
+
+
 class Layers:
     """The weights, as Values by name, and ``layers(x, name)``, the linear layer called ``name`` on x.
 
@@ -57,29 +64,52 @@ class Layers:
         self.half = regime.half  # what 4-bit weights are computed in: bnb_4bit_compute_dtype
         self.adapter_dtype = "float32" if plan.adapter_dtype == "fp32" else self.base_dtype
         self.adapted = adapters.adapted(self)
+        self.eight_bit = plan.method == "qlora" and plan.quantization == "int8"
+        self.contexts: list[Value] = []  # what 8-bit layers hold until the loss dies
         self.frozen = plan.method != "full"
-        targets = plan.target_names(architecture)
+        saved = plan.saved_modules if self.frozen else ()
+        targets = plan.target_names(architecture) - set(saved)  # peft adapts nothing that is trained whole
         for tensor in architecture.tensors():
             self._add_base(tensor)
+            if tensor.name in saved:
+                self._save_whole(tensor.name)
             if tensor.kind in ("linear", "head") and tensor.name.rsplit(".", 1)[-1] in targets:
                 self._add_adapter(tensor)
         if architecture.tied:
-            self.weights["head"] = self.weights["embedding"]
+            self._tie_head("head" in saved, "head" in targets)
 
     def _add_base(self, tensor) -> None:
         plan = self.plan
         if plan.method == "qlora" and tensor.kind == "linear":
-            tables = not self.own  # this course's NF4Linear shares them
-            sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables)
+            if self.eight_bit:  # a byte per weight, and a float32 scale per row
+                sizes = [tensor.numel, 4 * tensor.shape[0]]
+            else:  # this course's NF4Linear shares its tables
+                sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables=not self.own)
             for nbytes in sizes:
                 self.storages.append(Storage(self.tape, nbytes, WEIGHTS, (nbytes,), "uint8"))
             self.quantized[tensor.name] = tensor.shape
             return
         dtype = "float32" if plan.method == "qlora" and plan.kbit_preparation else self.base_dtype
-        if tensor.name.removesuffix(".bias") in self.quantized:
+        if tensor.name.removesuffix(".bias") in self.quantized and not self.eight_bit:
             dtype = self.half  # Linear4bit casts its bias to what it computes in, and keeps that
         turned = tensor.kind == "linear" and self.architecture.conv1d
         self.add(tensor.name, tensor.shape[::-1] if turned else tensor.shape, dtype, trained=not self.frozen)
+
+    def _save_whole(self, name: str) -> None:
+        """peft's modules_to_save: a trained copy takes the place of the frozen module, which stays."""
+        frozen = self.weights[name]
+        self.weights[name + ".frozen"] = frozen
+        self.add(name, frozen.shape, frozen.dtype, trained=True)
+
+    def _tie_head(self, saved: bool, adapted: bool) -> None:
+        """A tied head is the embedding's own weight, frozen where peft trains a copy of either."""
+        table = self.weights.get("embedding.frozen", self.weights["embedding"])
+        self.weights["head"] = table
+        if saved:
+            self._save_whole("head")
+        if adapted:
+            V, C = table.shape
+            self._add_adapter(Tensor("head", (V, C)))
 
     def _add_adapter(self, tensor) -> None:
         plan, dtype = self.plan, self.adapter_dtype
@@ -112,7 +142,9 @@ class Layers:
 
     def __call__(self, x: Value, name: str) -> Value:
         """The layer called ``name``, on x: (..., n_in) to (..., n_out)."""
-        base = self._four_bit if name in self.quantized else self.plain
+        base = self.plain
+        if name in self.quantized:
+            base = self._eight_bit if self.eight_bit else self._four_bit
         if name + ".A" not in self.weights:
             return base(x, name)
         return self.adapted(self, x, base(x, name), name)  # no name here keeps the base's result alive
@@ -164,3 +196,34 @@ class Layers:
         if self.own:
             del inside
         return ops.cast(out, x.dtype)
+
+    # ------------------------------------------------------------ 8 bits
+
+    def _eight_bit(self, x: Value, name: str) -> Value:
+        """bitsandbytes' Linear8bitLt as it trains on a CPU: W made whole in x's precision, forward and backward.
+
+        It keeps x as an attribute, not as a saved tensor, so that x lives, booked as temporary, until the loss dies,
+        checkpointed or not.
+        """
+        tape, dtype, shape = self.tape, x.dtype, x.shape
+        n_out, n_in = self.quantized[name]
+
+        def whole() -> Value:
+            tape.doing = "dequantize"
+            weight = tape.new((n_out, n_in), dtype)
+            tape.new((n_out, 1), "float32")  # the scales over 127
+            return weight
+
+        weight = whole()
+        out = ops.linear(views.detach(x), weight, self.weights.get(name + ".bias"))
+        del weight
+
+        def backward(g):
+            flat = views.contiguous(views.reshaped(g, (prod(shape[:-1]), n_out)))
+            weight = whole()  # noqa: F841  lives until this returns
+            flat = ops.cast(flat, dtype)
+            return [views.reshaped(tape.new((prod(shape[:-1]), n_in), dtype), shape)]
+
+        if x.source is not None and not tape.running_again:
+            self.contexts.append(x)
+        return tape.record("linear, 8 bits", (x,), out, (), backward)

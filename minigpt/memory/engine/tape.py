@@ -133,6 +133,7 @@ class Tape:
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
+        self.running_again = False  # a checkpointed block, in backward
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 
     # ------------------------------------------------------------ births and deaths

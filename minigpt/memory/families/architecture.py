@@ -104,6 +104,10 @@ class Architecture:
         """The parameter tensors of one block, in the order of the real model; linear weights as (out, in)."""
         raise NotImplementedError
 
+    def kinds_of_block(self) -> tuple[int, ...]:
+        """A layer of each kind of block that the model has."""
+        return (0,)
+
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """The parameter tensors before the blocks, and those after them without the head."""
         return [Tensor("embedding", (self.vocab_size, self.n_embd), "embedding")], norm("norm", self.n_embd)

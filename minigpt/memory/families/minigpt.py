@@ -27,6 +27,14 @@ class MiniGPT(Architecture):
             n_inner=4 * config.n_embd, context=config.context, tied=True,
         )  # fmt: skip
 
+    def check(self, plan) -> None:
+        only = {"modules_to_save": "", "logits_to_keep": 0, "sequences": "plain", "use_cache": False}
+        for name, value in only.items():
+            if getattr(plan, name) != value:
+                raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
+        if plan.loss not in ("model", "shifted"):
+            raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
+
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         first, last = super().outer_tensors()
         return [*first, Tensor("positions", (self.context, self.n_embd), "embedding")], last

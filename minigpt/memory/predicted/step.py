@@ -54,7 +54,8 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
-        outputs, layers.outputs = [*layers.outputs, layers.embedded], []  # what the last pass returned dies here
+        outputs = [*layers.outputs, layers.embedded, *layers.contexts]  # what the last pass returned dies here
+        layers.outputs, layers.contexts = [], []
         tape.phase = "backward"
         if plan.zero_grad == "before_backward" and i == 0:
             for value in layers.trained:
@@ -80,11 +81,13 @@ def _old_gradients(layers: Layers) -> None:
         value.source.gradient = layers.tape.new(value.shape, value.gradient_dtype or value.dtype, bucket=GRADIENTS)
 
 
-NOT_PREDICTED = ("modules_to_save", "quantization")
-
-
 def _refuse(plan: TrainingPlan) -> None:
-    """Raise ValueError for a switch of the plan that the tape does not know yet."""
-    for name in NOT_PREDICTED:
-        if getattr(plan, name) != TrainingPlan.__dataclass_fields__[name].default:
-            raise ValueError(f"{name} is {getattr(plan, name)!r}, which is measured only, not predicted")
+    """Raise ValueError for what the tape does not know, naming the field."""
+    if plan.method != "qlora" or plan.quantization == "nf4":
+        return
+    if plan.quantization in ("gptq", "awq"):
+        raise ValueError(f"quantization is {plan.quantization!r}, whose kernels are not followed: predicted: nf4, int8")
+    if plan.card:
+        raise ValueError(f"card is {plan.card!r}; LLM.int8 is followed as it runs on a CPU: with int8 it must be None")
+    if plan.variant == "dora":
+        raise ValueError("variant is 'dora'; with quantization 'int8' allowed: lora, rslora")
