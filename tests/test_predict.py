@@ -170,13 +170,6 @@ def test_bad_adapters_are_named(changes, message, read):
         read(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
 
 
-def test_what_fake_tensors_cannot_do_is_named():
-    with pytest.raises(ValueError, match="4-bit weights need real tensors: allowed: cpu, cuda"):
-        measure(MODELS["llama-grouped"], TrainingPlan(method="qlora", precision="bf16"))
-    with pytest.raises(ValueError, match="optimizer is 'adamw8bit', which needs values"):
-        measure(MODELS["minigpt"], TrainingPlan(optimizer="adamw8bit"))
-
-
 def test_dropout_is_refused_not_ignored():
     with pytest.raises(ValueError, match="dropout is 0.1; only 0 is covered"):
         predict({"model_type": "gpt2"}, TrainingPlan(seq_len=8))

@@ -62,12 +62,12 @@ class CudaReading:
     unattributed: int  # peak_allocated less the meter's peak: kernel workspaces, tensors the meter never saw
 
 
-def _scales(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """What bitsandbytes keeps beside a 4-bit parameter: scales, and tables to read codes with."""
-    states = [getattr(parameter, "quant_state", None)]
-    if states[0] is not None and states[0].nested:
-        states += [states[0].state2]
-    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+def _scales(module: torch.nn.Module) -> list[torch.Tensor]:
+    """What bitsandbytes keeps beside a layer's weight: scales, and tables to read 4-bit codes with."""
+    records = [module, *module.parameters(recurse=False), getattr(module, "state", None)]
+    records += [getattr(record, "quant_state", None) for record in records]
+    records += [getattr(record, "state2", None) for record in records]
+    named = [getattr(record, name, None) for record in records for name in ("absmax", "code", "offset", "SCB")]
     return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
 
 
@@ -207,12 +207,13 @@ class MemoryMeter(TorchDispatchMode):
             for parameter in self.model.parameters():
                 self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
                 self._book_gradient(parameter)
-                for tensor in _scales(parameter):
-                    self._book(tensor, WEIGHTS, frozen=True)
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
             for buffer in self.model.buffers():
                 self._book(buffer, WEIGHTS, frozen=True)
+            for module in self.model.modules():
+                for tensor in _scales(module):
+                    self._book(tensor, WEIGHTS, frozen=True)
         self._book_state()
         for tensor in self.inputs:
             self._see(tensor)
