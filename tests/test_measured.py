@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minigpt.memory import TrainingPlan
+from minigpt.memory import MemoryMeter, TrainingPlan, describe, measure_evaluation
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
@@ -207,3 +207,51 @@ def test_kahan_keeps_what_bfloat16_rounds_away():
         moved[name] = float((weight.detach().float() + lost)[0]) - 1
     assert moved["bfloat16"] == 0.0
     assert moved["kahan"] == pytest.approx(moved["float32"], rel=0.02)
+
+
+@pytest.mark.parametrize(("words", "itemsize"), [({}, 4), (dict(precision="bf16"), 2), (dict(autocast=True), 4)])
+def test_evaluation_gathers_the_logits_of_the_set(words, itemsize):
+    plan = TrainingPlan(seq_len=64, **words)
+    step, alone = (measure_evaluation(WIDE_HEAD, plan, 20, 4, prediction_loss_only=only) for only in (False, True))
+    logits = 64 * 4096 * itemsize
+    joined = (16 + 20 + 4) * logits  # the set so far, the set, and the last batch
+    assert 0 <= step.peak.total - step.ledger.persistent - joined < 0.01 * joined
+    assert alone.peak.total - alone.ledger.persistent < 5 * 4 * 64 * 4096 * 4
+    assert step.ledger.gradients == 0 and step.ledger.optimizer > 0
+
+
+def test_evaluation_sends_logits_away_when_asked():
+    plan = TrainingPlan(seq_len=64)
+    peaks = [
+        measure_evaluation(WIDE_HEAD, plan, samples, 4, eval_accumulation_steps=2).peak.total for samples in (8, 16, 80)
+    ]
+    assert peaks[1] == peaks[2] >= peaks[0]
+
+
+def test_evaluation_on_fake_tensors_is_that_on_real_ones():
+    plan = TrainingPlan(seq_len=32, method="lora", precision="bf16", autocast=True)
+    fake, real = (measure_evaluation(llama(), plan, 10, 4, device=device) for device in ("fake", "cpu"))
+    assert (fake.ledger, fake.peak) == (real.ledger, real.peak)
+
+
+def test_a_description_says_that_it_was_measured():
+    text = describe(configured("bloom"), TrainingPlan(batch=2, seq_len=32))
+    step = measure(configured("bloom"), TrainingPlan(batch=2, seq_len=32))
+    assert text.startswith("measured, not predicted: a training step of BloomForCausalLM on fake tensors")
+    assert "eager attention: this model has no sdpa" in text and f"peak: {step.peak.total:,} B" in text
+
+
+def test_evaluation_is_the_trainers(tmp_path):
+    """transformers' own Trainer.evaluate under the meter, with nothing that the loop above has."""
+    from transformers import Trainer, TrainingArguments
+
+    plan = TrainingPlan(seq_len=64, optimizer="sgd")
+    module = build(llama(), plan)
+    rows = [dict(input_ids=list(range(64)), labels=list(range(64)))] * 20
+    options = dict(per_device_eval_batch_size=4, use_cpu=True, report_to=[], disable_tqdm=True)
+    trainer = Trainer(module, TrainingArguments(str(tmp_path), **options), compute_metrics=lambda _: {})
+    trainer.evaluate(rows)
+    with MemoryMeter(module) as meter:
+        trainer.evaluate(rows)
+    mine = measure_evaluation(llama(), plan, 20, 4, device="cpu")
+    assert meter.result().peak.total == pytest.approx(mine.peak.total, abs=20 * 64 * 16)  # the tokens of the set
