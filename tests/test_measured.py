@@ -174,7 +174,13 @@ def test_a_loss_without_logits_has_no_tensor_of_them():
     [
         ({"model_type": "no-such"}, {}, "model_type is 'no-such'; transformers .* builds no such model"),
         ({"model_type": "vit"}, {}, "model_type is 'vit'; transformers has no model over a vocabulary for it"),
-        ("no-such.json", {}, "cannot read 'no-such.json': No such file"),
+        ("no-such.json", {}, "cannot read 'no-such.json': no such file"),
+        (gpt2(n_positions=16), {}, "seq_len is 32; the model's context is 16, and learned"),
+        (
+            {**configured("gptj"), "max_position_embeddings": 16, "n_positions": 16},
+            {},
+            "seq_len is 32; the model's context is 16, and learned",
+        ),
         (7, {}, "the model is 7; allowed: a GPTConfig"),
         (llama(), dict(method="qlora", quantization="gptq"), "quantization is 'gptq', which is not measured"),
         (llama(), dict(optimizer_in_backward=True, accumulation=2), "accumulation is 2; with optimizer_in_backward"),

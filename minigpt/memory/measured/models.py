@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 
 import torch
@@ -19,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from minigpt.memory.plan import TrainingPlan
 
 HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "ImageTextToText")  # transformers' AutoModelFor..., as they are tried
+POSITIONS = {"position_embedding", "position_embeddings", "embed_positions", "wpe", "positions_embed"}
 CONTEXTS = ("context", "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length")
 
 
@@ -40,18 +40,16 @@ def configuration(model):
         return model
     from transformers import AutoConfig, PretrainedConfig, __version__
 
-    from minigpt.memory.families.architecture import KNOWN
+    from minigpt.memory.names import resolve
 
     if isinstance(model, PretrainedConfig):
         return model
-    if isinstance(model, str) and model in KNOWN:
-        model = KNOWN[model]
     if isinstance(model, (str, os.PathLike)):
-        model = _read(os.fspath(model))
+        model = resolve(model)
     if not isinstance(model, dict):
         raise ValueError(
             f"the model is {model!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or path "
-            f"of a config.json) or one of {', '.join(KNOWN)}"
+            "of a config.json), a Hub id or a known name such as llama-7b"
         )
     if model.get("model_type") not in _model_types():
         raise ValueError(f"model_type is {model.get('model_type')!r}; transformers {__version__} builds no such model")
@@ -59,17 +57,6 @@ def configuration(model):
         return AutoConfig.for_model(**model)
     except Exception as error:  # each configuration class has checks of its own kind
         raise ValueError(f"transformers refuses this {model['model_type']} configuration: {error}") from None
-
-
-def _read(path: str) -> dict:
-    path = os.path.join(path, "config.json") if os.path.isdir(path) else path
-    try:
-        with open(path, encoding="utf8") as file:
-            return json.load(file)
-    except OSError as error:
-        raise ValueError(f"cannot read {path!r}: {error.strerror}; give a config.json or a known name") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path!r} is not valid JSON: {error}") from None
 
 
 def _model_types():
@@ -82,15 +69,17 @@ def base_model(config, plan: TrainingPlan) -> nn.Module:
     """The model in the plan's precision and attention, on the default device. ``config`` is from ``configuration``."""
     from minigpt.model import GPT, GPTConfig
 
-    _check_context(config, plan)
     if isinstance(config, GPTConfig):
         with _default_dtype(base_dtype(plan)):
-            return GPT(GPTConfig(**{**vars(config), "attention": plan.attention}))
+            model = GPT(GPTConfig(**{**vars(config), "attention": plan.attention}))
+        _check_context(model, plan)
+        return model
     # None is transformers' own choice: sdpa, or eager for a model that has no other.
     attention = None if plan.attention == "sdpa" else plan.attention
     model = _head(config).from_config(config, dtype=base_dtype(plan), attn_implementation=attention)
     if model.main_input_name != "input_ids":
         raise ValueError(f"model_type is {config.model_type!r}, which reads {model.main_input_name}, not tokens")
+    _check_context(model, plan)
     return model
 
 
@@ -113,16 +102,15 @@ def vocabulary(config) -> int:
     return (config.get_text_config() if hasattr(config, "get_text_config") else config).vocab_size
 
 
-def _check_context(config, plan: TrainingPlan) -> None:
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if hasattr(text, "relative_attention_num_buckets"):  # t5: positions are distances, and those have no end
-        return
-    for name in CONTEXTS:
-        context = getattr(text, name, None)
-        if isinstance(context, int) and context > 0:
-            if plan.seq_len > context:
-                raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {context}")
-            return
+def _check_context(model: nn.Module, plan: TrainingPlan) -> None:
+    """Raise ValueError for a sequence beyond a table of positions; rotary ones run on all the same."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    context = next((value for name in CONTEXTS if isinstance(value := getattr(config, name, None), int)), None)
+    tables = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    tables += [name for name, _ in model.named_buffers()]  # gptj's and codegen's rotations, made beforehand
+    last = {name.rpartition(".")[2] for name in tables}
+    if context and plan.seq_len > context and last & POSITIONS:
+        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {context}, and learned")
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
