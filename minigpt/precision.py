@@ -144,3 +144,47 @@ class MasterAdamW(torch.optim.Optimizer):
             for name, value in state_dict["state"].get(i, {}).items():
                 if isinstance(value, Tensor):
                     self.state[p][name] = value.to(p.device, copy=True)
+
+
+class KahanAdamW(torch.optim.Optimizer):
+    """AdamW in the weights' own dtype, with what rounding took away from each weight kept beside it.
+
+    ``state[p]`` holds tensors of p's shape and dtype: "exp_avg", "exp_avg_sq" and "lost". So bfloat16 weights cost 10
+    bytes a parameter, with their gradients:
+
+        lost = lost - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+        new = w + lost        lost = lost + (w - new)        w = new
+
+    The gradient's tensor serves as the copy of w, so a step leaves it changed. Kahan summation is Kahan 1965; in an
+    optimizer, Zamirai et al. 2020, "Revisiting BFloat16 Training". Raises ValueError for negative ``lr`` or ``eps``.
+    """
+
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
+    ) -> None:
+        for name, value in (("lr", lr), ("eps", eps)):
+            if value < 0:
+                raise ValueError(f"{name} is {value!r}; it must be 0 or more")
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps))
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, self.state[p], group)
+
+    def _update(self, p: Tensor, state: dict, group: dict) -> None:
+        if not state:
+            state.update(step=0, **{name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq", "lost")})
+        lr, (b1, b2) = group["lr"], group["betas"]
+        state["step"] += 1
+        t, m, v, lost = state["step"], state["exp_avg"], state["exp_avg_sq"], state["lost"]
+        m.lerp_(p.grad, 1 - b1)
+        v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+        spread = v.sqrt().div_(math.sqrt(1 - b2**t)).add_(group["eps"])
+        lost.addcdiv_(m, spread, value=-lr / (1 - b1**t))
+        before = p.grad.copy_(p)
+        p.add_(lost)
+        lost.add_(before.sub_(p))

@@ -7,8 +7,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from minigpt.memory import MemoryMeter, TrainingPlan
-from minigpt.memory.measured.building import build, make_optimizer
-from minigpt.memory.measured.step import measure, training_step
+from minigpt.memory.measured.building import build
+from minigpt.memory.measured.optimizers import make_optimizer
+from minigpt.memory.measured.step import make_batch, measure, training_step
 from minigpt.model import GPTConfig
 from tools.accuracy import MODELS, llama
 
@@ -23,6 +24,16 @@ PEAKS = {  # a model and plan for each place where the peak can be
     "llama, outputs held": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, holds="outputs", use_cache=True)),
     "autocast": ("minigpt", TrainingPlan(batch=4, seq_len=128, precision="bf16-autocast")),
     "gpt2": ("gpt2", TrainingPlan(batch=4, seq_len=128, optimizer_loop="single")),
+    "padded": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, sequences="padded")),
+    "packed": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, sequences="packed", attention="eager")),
+    "dropout": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, method="lora", lora_dropout=0.1)),
+    "gradients that stay": ("minigpt", TrainingPlan(batch=4, seq_len=128, zero_grad="in_place")),
+    "optimizer in backward": ("minigpt", TrainingPlan(batch=1, seq_len=16, optimizer_in_backward=True)),
+    "a loop's own loss": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, precision="bf16", loss="shifted")),
+    "a loss in pieces": ("llama-grouped", TrainingPlan(batch=4, seq_len=128, precision="bf16", loss="chunked")),
+    "momentum": ("minigpt", TrainingPlan(batch=1, seq_len=16, optimizer="sgd_momentum")),
+    "Kahan": ("minigpt", TrainingPlan(batch=1, seq_len=16, precision="bf16", optimizer="kahan_adamw")),
+    "Adafactor": ("minigpt", TrainingPlan(batch=1, seq_len=16, precision="bf16", optimizer="adafactor")),
 }
 
 
@@ -50,21 +61,27 @@ def prepared(name: str, plan: TrainingPlan):
     torch.manual_seed(0)
     module = build(MODELS[name], plan)
     optimizer = make_optimizer(module, plan)
-    batch = torch.randint(0, module.config.vocab_size, (2, plan.batch, plan.seq_len)).unbind()
-    training_step(module, optimizer, *batch, plan)
-    optimizer.zero_grad()
+    batch = make_batch(module, plan)
+    training_step(module, optimizer, batch, plan)
+    _let_go(optimizer, plan)
     return module, optimizer, batch
+
+
+def _let_go(optimizer, plan: TrainingPlan) -> None:
+    """The gradients that a step leaves, unless the next one wants them."""
+    if plan.zero_grad == "before_forward":
+        optimizer.zero_grad()
 
 
 @pytest.mark.parametrize("where", PEAKS)
 def test_peak_is_the_profilers(where):
     name, plan = PEAKS[where]
     module, optimizer, batch = prepared(name, plan)
-    with MemoryMeter(module, optimizer, batch) as meter:
+    with MemoryMeter(module, optimizer, batch.tensors()) as meter:
         before = meter.live
-        training_step(module, optimizer, *batch, plan, meter.mark)
-    optimizer.zero_grad()
-    profiled = allocator_peak(lambda: training_step(module, optimizer, *batch, plan))
+        training_step(module, optimizer, batch, plan, meter.mark)
+    _let_go(optimizer, plan)
+    profiled = allocator_peak(lambda: training_step(module, optimizer, batch, plan))
     assert abs(meter.peak - before - profiled) <= KIB
     assert meter.result().peak.total == meter.peak
 
@@ -79,8 +96,8 @@ def test_fake_tensors_tell_the_truth(where):
 def test_buckets_are_the_tensors_counted_by_hand():
     name, plan = PEAKS["start of backward"]
     module, optimizer, batch = prepared(name, plan)
-    with MemoryMeter(module, optimizer, batch) as meter:
-        training_step(module, optimizer, *batch, plan, meter.mark)
+    with MemoryMeter(module, optimizer, batch.tensors()) as meter:
+        training_step(module, optimizer, batch, plan, meter.mark)
     ledger = meter.result().ledger
     assert ledger.weights == sum(p.nbytes for p in module.parameters())
     assert ledger.gradients == sum(p.grad.nbytes for p in module.parameters())
@@ -137,8 +154,8 @@ def test_two_metered_steps_are_the_same():
     module, optimizer, batch = prepared("minigpt", plan)
     results = []
     for _ in range(2):
-        with MemoryMeter(module, optimizer, batch) as meter:
-            training_step(module, optimizer, *batch, plan, meter.mark)
+        with MemoryMeter(module, optimizer, batch.tensors()) as meter:
+            training_step(module, optimizer, batch, plan, meter.mark)
         optimizer.zero_grad()
         results.append(meter.result())
     assert results[0] == results[1]
@@ -150,10 +167,10 @@ def test_metering_does_not_change_training():
     for metered in (True, False):
         module, optimizer, batch = prepared("minigpt", plan)
         if metered:
-            with MemoryMeter(module, optimizer, batch):
-                training_step(module, optimizer, *batch, plan)
+            with MemoryMeter(module, optimizer, batch.tensors()):
+                training_step(module, optimizer, batch, plan)
         else:
-            training_step(module, optimizer, *batch, plan)
+            training_step(module, optimizer, batch, plan)
         models.append(module)
     for metered, plain in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(metered, plain)

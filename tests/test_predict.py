@@ -168,10 +168,3 @@ def test_targets_are_the_same_with_and_without_proj():
 def test_bad_adapters_are_named(changes, message, read):
     with pytest.raises(ValueError, match=message):
         read(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
-
-
-def test_what_fake_tensors_cannot_do_is_named():
-    with pytest.raises(ValueError, match="4-bit weights need real tensors: allowed: cpu, cuda"):
-        measure(MODELS["llama-grouped"], TrainingPlan(method="qlora", precision="bf16"))
-    with pytest.raises(ValueError, match="optimizer is 'adamw8bit', which needs values"):
-        measure(MODELS["minigpt"], TrainingPlan(optimizer="adamw8bit"))

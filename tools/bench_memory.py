@@ -19,8 +19,9 @@ STEP = """
 import json, sys, time, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from minigpt.memory import TrainingPlan
-from minigpt.memory.measured.building import build, make_optimizer
-from minigpt.memory.measured.step import training_step
+from minigpt.memory.measured.building import build
+from minigpt.memory.measured.optimizers import make_optimizer
+from minigpt.memory.measured.step import Batch, training_step
 from minigpt.memory.measured.meter import MemoryMeter
 plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)
 with FakeTensorMode():
@@ -30,17 +31,17 @@ with FakeTensorMode():
     started = time.perf_counter()
     if sys.argv[1] == "meter":
         with MemoryMeter(module, optimizer, (tokens,)) as meter:
-            training_step(module, optimizer, tokens, tokens, plan, meter.mark)
+            training_step(module, optimizer, Batch(tokens, tokens), plan, meter.mark)
         peak = meter.result().peak.total
     elif sys.argv[1] == "MemTracker":
         from torch.distributed._tools.mem_tracker import MemTracker
         tracker = MemTracker()
         tracker.track_external(module, optimizer, tokens)
         with tracker:
-            training_step(module, optimizer, tokens, tokens, plan)
+            training_step(module, optimizer, Batch(tokens, tokens), plan)
         peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     else:
-        training_step(module, optimizer, tokens, tokens, plan)
+        training_step(module, optimizer, Batch(tokens, tokens), plan)
         peak = 0
     print(json.dumps([time.perf_counter() - started, peak]))
 """

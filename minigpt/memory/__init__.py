@@ -1,6 +1,6 @@
 """The memory ledger: predict bytes by arithmetic, measure them with an instrument, compare.
 
-``predict`` is pure Python and imports no torch; ``MemoryMeter`` (and torch) load on first use.
+``predict`` is pure Python and imports no torch; the instruments (and torch) load on first use.
 """
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
@@ -11,9 +11,12 @@ from minigpt.memory.predicted.step import predict
 __all__ = ["BUCKETS", "Architecture", "Ledger", "MemoryMeter", "StepMemory", "TrainingPlan", "predict"]
 
 
-def __getattr__(name: str):
-    if name == "MemoryMeter":
-        from minigpt.memory.measured.meter import MemoryMeter
+_MEASURED = {"MemoryMeter": "meter", "measure": "step", "measure_evaluation": "evaluation", "describe": "describe"}
 
-        return MemoryMeter
+
+def __getattr__(name: str):
+    if name in _MEASURED:
+        from importlib import import_module
+
+        return getattr(import_module(f"minigpt.memory.measured.{_MEASURED[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

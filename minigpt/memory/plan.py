@@ -139,7 +139,9 @@ class TrainingPlan:
     checkpointing: str = _says("none", "'full': every block keeps its input alone and runs again in backward")
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
     upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits")
-    loss: str = _says("model", "'shifted': one's own loop; 'chunked' and 'fused' never make all logits")
+    loss: str = _says(
+        "model", "'shifted': one's own loop; never all logits: 'chunked' (torchtune), 'fused' (Liger), 'trl'"
+    )
     logits_to_keep: int = _says(0, "transformers: logits of the last tokens alone; 0 keeps all")
     accumulation: int = _says(1, "forward and backward passes before one optimizer step")
     card: str | None = _says(None, "whose kernels run, such as T4; without one, a CPU's")

@@ -24,9 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_reference, sums_in_place, writes_in_place
 
-# Holders of a tensor, and of its storage, that a dispatch mode sees when the engine holds the only other reference.
-LAST_REFERENCE = (4, 2)
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 
 
@@ -63,12 +62,12 @@ class CudaReading:
     unattributed: int  # peak_allocated less the meter's peak: kernel workspaces, tensors the meter never saw
 
 
-def _scales(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """What bitsandbytes keeps beside a 4-bit parameter: scales, and tables to read codes with."""
-    states = [getattr(parameter, "quant_state", None)]
-    if states[0] is not None and states[0].nested:
-        states += [states[0].state2]
-    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+def _scales(module: torch.nn.Module) -> list[torch.Tensor]:
+    """What bitsandbytes keeps beside a layer's weight: scales, and tables to read 4-bit codes with."""
+    records = [module, *module.parameters(recurse=False), getattr(module, "state", None)]
+    records += [getattr(record, "quant_state", None) for record in records]
+    records += [getattr(record, "state2", None) for record in records]
+    named = [getattr(record, name, None) for record in records for name in ("absmax", "code", "offset", "SCB")]
     return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
 
 
@@ -98,6 +97,7 @@ class MemoryMeter(TorchDispatchMode):
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
         self.phase = "before"
         self.live = self.peak = 0  # bytes
+        self._last_reference = last_reference()
         self._peak_event, self._peak_at = 0, ("before", "")  # how many events came before the peak, and what it was in
         self._operation = ""
         self._events: list[tuple[str, _Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
@@ -119,7 +119,9 @@ class MemoryMeter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self._operation = func
         out = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.add.Tensor and self._sums_in_place(*args[:2]):
+        if (func is ADD and sums_in_place(args, holders(args[0]), self._last_reference)) or (
+            func in WRITES and writes_in_place(func)
+        ):
             self._replace(args[0], out)
             return out
         if isinstance(out, torch.Tensor):
@@ -167,21 +169,8 @@ class MemoryMeter(TorchDispatchMode):
         if storage is not None:
             self._change(storage, -storage.nbytes)
 
-    def _sums_in_place(self, a: object, b: object) -> bool:
-        """Whether this is autograd's engine adding up two gradients of one tensor.
-
-        The engine adds in place when it holds the last reference, except under a dispatch mode: there it
-        makes a third tensor, which an unmetered run does not have. So the meter must not count it.
-        """
-        return (
-            torch._C._current_graph_task_id() != -1  # inside backward()
-            and isinstance(a, torch.Tensor)
-            and isinstance(b, torch.Tensor)
-            and (a._use_count(), torch._C._storage_Use_Count(a.untyped_storage()._cdata)) == LAST_REFERENCE
-        )
-
     def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Book ``new`` in the place of ``old``, which is about to die."""
+        """Book ``new`` in the place of ``old``, which dies at once: without the meter it is written in place."""
         storage = self._see(old)
         self._change(storage, -storage.nbytes)
         storage.nbytes = 0
@@ -192,7 +181,8 @@ class MemoryMeter(TorchDispatchMode):
         storage.saved += 1
         if storage.saved == 1:
             self._events.append((self.phase, storage, 0, ACTIVATIONS))
-        return _Saved(tensor, storage, self)
+        # An output is saved by the node that it holds itself: keeping it would be a circle that nothing frees.
+        return _Saved(tensor.detach() if tensor.grad_fn is not None else tensor, storage, self)
 
     # ---------------------------------------------------------------- buckets
 
@@ -217,12 +207,13 @@ class MemoryMeter(TorchDispatchMode):
             for parameter in self.model.parameters():
                 self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
                 self._book_gradient(parameter)
-                for tensor in _scales(parameter):
-                    self._book(tensor, WEIGHTS, frozen=True)
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
             for buffer in self.model.buffers():
                 self._book(buffer, WEIGHTS, frozen=True)
+            for module in self.model.modules():
+                for tensor in _scales(module):
+                    self._book(tensor, WEIGHTS, frozen=True)
         self._book_state()
         for tensor in self.inputs:
             self._see(tensor)

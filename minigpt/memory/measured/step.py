@@ -8,87 +8,185 @@ for two steps, and the second is measured: the first has no optimizer state unti
 from __future__ import annotations
 
 import contextlib
-from unittest import mock
+import inspect
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.families import Architecture
-from minigpt.memory.measured.building import build, make_optimizer
+from minigpt.memory.measured.building import build
+from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.meter import MemoryMeter
-from minigpt.memory.plan import TrainingPlan, check_fit
-from minigpt.precision import autocast
+from minigpt.memory.measured.models import half, vocabulary
+from minigpt.memory.measured.optimizers import InBackward, make_optimizer, resumed
+from minigpt.memory.plan import TrainingPlan
 from minigpt.values import check_choice
 
 DEVICES = ("fake", "cpu", "cuda")
 
 
-def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
-    """The memory of one training step of ``model`` (a GPTConfig or transformers configuration), metered.
+class Batch(NamedTuple):
+    """What a step reads, each (B, T) of int64."""
 
-    Raises ValueError for a device that is not "fake", "cpu" or "cuda" or is not there, and for a sequence, a target or
-    a rank that the model has no room for.
+    tokens: Tensor
+    targets: Tensor
+    attention_mask: Tensor | None = None  # sequences "padded": the last token of the first sequence is padding
+    position_ids: Tensor | None = None  # sequences "packed": two of them in every row
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self if tensor is not None)
+
+
+def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
+    """The memory of one training step of ``model``, metered.
+
+    ``model`` is a GPTConfig, a known name, or a Hugging Face configuration (object, dictionary or path of its file) of
+    any model_type that transformers can build with a head over a vocabulary. Raises ValueError for a device that is not
+    "fake", "cpu" or "cuda" or is not there, for a sequence, a target or a rank that the model has no room for, and for
+    what the libraries refuse.
     """
     check_choice(DEVICES, device=device)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda'; this machine has no such GPU: allowed here: fake, cpu")
-    check_fit(Architecture.of(model), plan)
-    with _tensors(device):
+    with fake_tensors(plan) if device == "fake" else contextlib.nullcontext():
         return measure_module(build(model, plan, device), plan)
 
 
-def measure_module(module: torch.nn.Module, plan: TrainingPlan) -> StepMemory:
+def measure_module(module: nn.Module, plan: TrainingPlan) -> StepMemory:
     """As ``measure``, for a model that is built already; its weights are trained by two steps."""
     optimizer = make_optimizer(module, plan)
-    vocab_size = module.config.vocab_size
-    device = next(module.parameters()).device
-    tokens = torch.randint(0, vocab_size, (plan.batch, plan.seq_len), device=device)
-    targets = torch.randint(0, vocab_size, (plan.batch, plan.seq_len), device=device)
-    training_step(module, optimizer, tokens, targets, plan)
-    optimizer.zero_grad()
-    with MemoryMeter(module, optimizer, (tokens, targets)) as meter:
-        training_step(module, optimizer, tokens, targets, plan, meter.mark)
+    batch = make_batch(module, plan)
+    if plan.step != "first":
+        training_step(module, optimizer, batch, plan)
+    if plan.step == "resumed":
+        optimizer.zero_grad()
+        optimizer = resumed(module, optimizer, plan)
+    if plan.zero_grad == "before_forward":
+        optimizer.zero_grad()
+    with MemoryMeter(module, optimizer, batch.tensors()) as meter:
+        training_step(module, optimizer, batch, plan, meter.mark)
     return meter.result()
 
 
-def training_step(module, optimizer, tokens, targets, plan: TrainingPlan, mark=lambda phase: None) -> None:
+def make_batch(module: nn.Module, plan: TrainingPlan) -> Batch:
+    """Random tokens of the plan's shape, and what tells padding or packing. Raises ValueError if it cannot be told."""
+    device = next(module.parameters()).device
+    shape, words = (plan.batch, plan.seq_len), vocabulary(module.config)
+    tokens, targets = (torch.randint(0, words, shape, device=device) for _ in range(2))
+    if plan.sequences == "plain":
+        return Batch(tokens, targets)
+    name = "attention_mask" if plan.sequences == "padded" else "position_ids"
+    if name not in _parameters(module):
+        raise ValueError(f"sequences is {plan.sequences!r}; this model takes no {name}: allowed with it: plain")
+    if getattr(module.config, "is_encoder_decoder", False) and isinstance(tokens, FakeTensor):
+        text = "an encoder and a decoder have a mask each, and fake tensors cannot tell them apart: allowed: cpu, cuda"
+        raise ValueError(f"device is 'fake'; with sequences {plan.sequences!r} {text}")
+    if plan.seq_len < 2:
+        raise ValueError(f"seq_len is {plan.seq_len}; with sequences {plan.sequences!r} it must be at least 2")
+    if plan.sequences == "padded":
+        mask = torch.ones(shape, dtype=torch.int64, device=device)
+        mask[0, -1] = 0
+        return Batch(tokens, targets, attention_mask=mask)
+    positions = torch.arange(plan.seq_len, device=device) % -(-plan.seq_len // 2)
+    return Batch(tokens, targets, position_ids=positions.repeat(plan.batch, 1))
+
+
+def training_step(module, optimizer, batch: Batch, plan: TrainingPlan, mark=lambda phase: None) -> None:
     """Forward, backward and step as the plan says; gradients are left in place."""
-    for _ in range(plan.accumulation):
+    device = batch.tokens.device.type
+    if plan.zero_grad == "in_place":
+        optimizer.zero_grad(set_to_none=False)
+    if isinstance(optimizer, InBackward):
+        optimizer.attach()
+    for i in range(plan.accumulation):
         mark("forward")
-        with autocast(plan.precision, tokens.device):
-            loss, held = compute_loss(module, tokens, targets, plan)
+        enabled = plan.autocast or plan.regime.autocast is not None
+        with torch.autocast(device, half(plan), enabled=enabled):
+            loss, held = compute_loss(module, batch, plan)
         mark("backward")
+        if plan.zero_grad == "before_backward" and i == 0:
+            optimizer.zero_grad()
         loss.backward()
     mark("step")
     optimizer.step()
+    if isinstance(optimizer, InBackward):
+        optimizer.detach()
     del held
 
 
-def compute_loss(module, tokens, targets, plan: TrainingPlan):
+def compute_loss(module, batch: Batch, plan: TrainingPlan):
     """The loss, and what the loop holds besides it: all outputs or nothing."""
-    from minigpt.model import GPT, cross_entropy
+    from minigpt.model import GPT
 
     if isinstance(module, GPT):
-        if plan.holds == "loss":
-            return module(tokens, targets, upcast=plan.upcast), None
-        logits = module(tokens)
-        return cross_entropy(logits, targets, upcast=plan.upcast), logits
-    outputs = module(input_ids=tokens, labels=targets, use_cache=plan.use_cache)
-    return outputs.loss, outputs if plan.holds == "outputs" else None
+        return _minigpt_loss(module, batch, plan)
+    known = _parameters(module)
+    inputs = {name: tensor for name in Batch._fields[2:] if (tensor := getattr(batch, name)) is not None}
+    if plan.use_cache and "use_cache" not in known:
+        raise ValueError("use_cache is True; this model has no cache")
+    if "use_cache" in known:
+        inputs["use_cache"] = plan.use_cache
+    if plan.loss in ("chunked", "fused", "trl"):
+        return _headless_loss(module, batch, plan, inputs)
+    targets = batch.targets
+    if plan.logits_to_keep:
+        if "logits_to_keep" not in known:
+            raise ValueError(f"logits_to_keep is {plan.logits_to_keep}; this model makes the logits of all tokens")
+        inputs["logits_to_keep"] = plan.logits_to_keep
+        targets = targets[:, -plan.logits_to_keep :]
+    if plan.loss == "model":
+        outputs = module(input_ids=batch.tokens, labels=targets, **inputs)
+        loss = outputs.loss
+    else:
+        outputs = module(input_ids=batch.tokens, **inputs)
+        loss = _shifted(outputs.logits, targets, plan)
+    return loss, outputs if plan.holds == "outputs" else None
 
 
-@contextlib.contextmanager
-def _tensors(device: str):
-    """Fake tensors if they are asked for.
+def _minigpt_loss(module, batch: Batch, plan: TrainingPlan):
+    from minigpt.model import cross_entropy
 
-    Fake tensors have no values, so transformers cannot see that a batch is not several sequences packed
-    into one, and would build a mask for that case. It is told here.
-    """
-    if device != "fake":
-        yield
-        return
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import masking_utils
+    for name, only in {"loss": ("model", "shifted"), "logits_to_keep": (0,)}.items():  # and it has no cache to use
+        if getattr(plan, name) not in only:
+            allowed = ", ".join(map(str, only))
+            raise ValueError(f"{name} is {getattr(plan, name)!r}; allowed with MiniGPT: {allowed}")
+    if plan.loss == "model" and plan.holds == "loss":
+        return module(batch.tokens, batch.targets, upcast=plan.upcast), None
+    logits = module(batch.tokens)
+    if plan.loss == "model":
+        loss = cross_entropy(logits, batch.targets, upcast=plan.upcast)
+    else:
+        loss = _shifted(logits, batch.targets, plan)
+    return loss, logits if plan.holds == "outputs" else None
 
-    with FakeTensorMode(), mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda _: None):
-        yield
+
+def _shifted(logits: Tensor, targets: Tensor, plan: TrainingPlan) -> Tensor:
+    """A loop's own loss: a copy of all logits but the last token's, which ``upcast`` turns into float32 once more."""
+    shifted = logits[:, :-1].contiguous()
+    if plan.upcast:
+        shifted = shifted.float()
+    return F.cross_entropy(shifted.view(-1, shifted.shape[-1]), targets[:, 1:].reshape(-1))
+
+
+def _headless_loss(module, batch: Batch, plan: TrainingPlan, inputs: dict):
+    """A loss that takes the output head apart: the model without its head, then one of ``losses``."""
+    from minigpt.memory.measured import losses
+
+    model = module.get_base_model() if hasattr(module, "get_base_model") else module
+    head = model.get_output_embeddings()
+    if model.base_model is model or head is None or getattr(head, "bias", None) is not None:
+        raise ValueError(f"loss is {plan.loss!r}; this model has no output head, without bias, to take apart")
+    if plan.logits_to_keep:
+        raise ValueError(f"logits_to_keep is {plan.logits_to_keep}; with loss {plan.loss!r} it must be 0")
+    outputs = model.base_model(input_ids=batch.tokens, **inputs)
+    hidden = outputs.last_hidden_state
+    return getattr(losses, plan.loss)(hidden, head, batch.targets), outputs if plan.holds == "outputs" else None
+
+
+def _parameters(module: nn.Module) -> set[str]:
+    """The names that the model's own forward takes."""
+    module = module.get_base_model() if hasattr(module, "get_base_model") else module
+    return set(inspect.signature(type(module).forward).parameters)

@@ -1,0 +1,121 @@
+"""The plan's optimizer over a real model, from the library that has it, in transformers' Trainer's settings.
+
+adamw, kahan_adamw, sgd             minigpt.precision (torch's AdamW unless weights need another), torch.optim.SGD
+adamw8bit, paged_..., lion...       bitsandbytes.optim, as ``optim="paged_adamw_8bit"`` and the like ask for them
+adafactor                           transformers.optimization.Adafactor, as ``optim="adafactor"`` asks for it
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from minigpt.memory.plan import TrainingPlan
+from minigpt.precision import KahanAdamW, adamw
+
+LR = 1e-4
+
+
+def make_optimizer(module: nn.Module, plan: TrainingPlan):
+    """The plan's optimizer over the parameters that take a gradient; with ``optimizer_in_backward`` one for each."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if plan.optimizer_in_backward:
+        if plan.accumulation > 1:
+            raise ValueError(
+                f"accumulation is {plan.accumulation}; with optimizer_in_backward every backward is a step: allowed: 1"
+            )
+        return InBackward(trained, plan)
+    return _make(trained, plan)
+
+
+def _make(trained: list[nn.Parameter], plan: TrainingPlan) -> torch.optim.Optimizer:
+    loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
+    loop = loop[plan.optimizer_loop]
+    kind = plan.optimizer
+    if kind == "adamw":
+        return adamw(trained, plan.precision, lr=LR, **loop)
+    if kind == "kahan_adamw":
+        return KahanAdamW(trained, lr=LR)
+    if kind in ("sgd", "sgd_momentum"):
+        return torch.optim.SGD(trained, lr=LR, momentum=0.9 if kind == "sgd_momentum" else 0.0, **loop)
+    if kind == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(trained, lr=LR, scale_parameter=False, relative_step=False)
+    return _bitsandbytes(trained, kind)
+
+
+def _bitsandbytes(trained: list[nn.Parameter], kind: str) -> torch.optim.Optimizer:
+    from unittest import mock
+
+    from bitsandbytes import functional, optim
+
+    options = dict(lr=LR, optim_bits=8 if "8bit" in kind else 32, is_paged="paged" in kind)
+    make = optim.Lion if "lion" in kind else optim.AdamW
+    if type(trained[0].data) is torch.Tensor:
+        return make(trained, **options)
+    # The tables that 8-bit states are read with are computed from values; fake ones have their size.
+    with mock.patch.object(functional, "create_dynamic_map", lambda *args, **options: torch.empty(256)):
+        return make(trained, **options)
+
+
+class InBackward:
+    """An optimizer for each parameter, which runs as soon as the gradient is there, and frees it.
+
+    torch's own recipe ("How to save memory by fusing the optimizer step into the backward pass"), and torchtune's
+    ``optimizer_in_bwd``. The hooks live from ``attach`` to ``detach``.
+    """
+
+    def __init__(self, trained: list[nn.Parameter], plan: TrainingPlan) -> None:
+        self.optimizers = {parameter: _make([parameter], plan) for parameter in trained}
+        self._hooks: list = []
+
+    @property
+    def state(self) -> dict:
+        return {p: state for optimizer in self.optimizers.values() for p, state in optimizer.state.items()}
+
+    def attach(self) -> None:
+        self._hooks = [p.register_post_accumulate_grad_hook(self._update) for p in self.optimizers]
+
+    def detach(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _update(self, parameter: nn.Parameter) -> None:
+        self.optimizers[parameter].step()
+        self.optimizers[parameter].zero_grad()
+
+    def step(self) -> None:
+        """Done already."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> list[dict]:
+        return [optimizer.state_dict() for optimizer in self.optimizers.values()]
+
+    def load_state_dict(self, state: list[dict]) -> None:
+        for optimizer, part in zip(self.optimizers.values(), state, strict=True):
+            optimizer.load_state_dict(part)
+
+
+def resumed(module: nn.Module, optimizer, plan: TrainingPlan):
+    """A new optimizer that has loaded the old one's state, as a script that resumes does; the loaded file is let go.
+
+    Raises ValueError for bitsandbytes' optimizers on fake tensors: they copy what they load, value by value.
+    """
+    new = make_optimizer(module, plan)
+    real = all(type(parameter.data) is torch.Tensor for parameter in module.parameters())
+    if not real and type(new).__module__.startswith("bitsandbytes"):
+        raise ValueError("step is 'resumed'; bitsandbytes' optimizers load from real tensors only: allowed: cpu, cuda")
+    copies: dict[int, torch.Tensor] = {}  # what is shared in a file is shared after it is read
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.clone()
+        return copies[id(tensor)]
+
+    new.load_state_dict(tree_map_only(torch.Tensor, copy, optimizer.state_dict()))
+    return new

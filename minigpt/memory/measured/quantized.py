@@ -1,0 +1,82 @@
+"""A frozen base in few bits: bitsandbytes' layers in the place of a Hugging Face model's linear ones.
+
+What transformers' ``load_in_4bit`` and ``load_in_8bit`` do: every linear layer but the head. On the meta device, layers
+get tensors of the shapes that bitsandbytes makes, since it cannot quantize what has no values. Per weight:
+
+    nf4     half a byte; an absmax for each 64, in float32, or in one byte with float32 ones for each 256 of those
+    int8    one byte; a float32 scale for each row
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from minigpt.memory.measured.models import half
+from minigpt.memory.plan import TrainingPlan
+
+OUTLIERS = 6.0  # transformers' llm_int8_threshold
+BLOCK, BLOCK2 = 64, 256  # weights that share a scale, and scales that share one
+
+
+def quantize(model: nn.Module, plan: TrainingPlan) -> None:
+    """Every linear layer but the head in the plan's format. Raises ValueError for a format that is not built here."""
+    if plan.quantization not in ("nf4", "int8"):
+        raise ValueError(f"quantization is {plan.quantization!r}, which is not measured: allowed: nf4, int8")
+    make = _four_bit if plan.quantization == "nf4" else _eight_bit
+    head = model.get_output_embeddings()
+    for name, linear in list(model.named_modules()):
+        if isinstance(linear, nn.Linear) and linear is not head:
+            model.set_submodule(name, make(linear, plan))
+    setattr(model, "is_loaded_in_4bit" if plan.quantization == "nf4" else "is_loaded_in_8bit", True)  # what peft asks
+
+
+def _four_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    options = dict(quant_type="nf4", compress_statistics=plan.double_quantization)
+    layer = Linear4bit(
+        linear.in_features, linear.out_features, linear.bias is not None, half(plan), device="meta", **options
+    )
+    layer.bias = linear.bias
+    if linear.weight.is_meta:
+        packed = _empty(-(-linear.weight.numel() // 2), 1, dtype=torch.uint8)
+        state = _state(linear.weight, plan)
+        layer.weight = Params4bit(packed, False, quant_state=state, bnb_quantized=True, module=layer, **options)
+    else:
+        weight = Params4bit(linear.weight.data, requires_grad=False, module=layer, **options)
+        layer.weight = weight.to(linear.weight.device)
+    return layer
+
+
+def _state(weight: torch.Tensor, plan: TrainingPlan):
+    """bitsandbytes' record of how to read a 4-bit weight."""
+    from bitsandbytes.functional import QuantState
+
+    blocks = -(-weight.numel() // BLOCK)
+    state = dict(shape=weight.shape, code=_empty(16), blocksize=BLOCK, quant_type="nf4", dtype=weight.dtype)
+    if not plan.double_quantization:
+        return QuantState(absmax=_empty(blocks), **state)
+    second = QuantState(absmax=_empty(-(-blocks // BLOCK2)), code=_empty(256), blocksize=BLOCK2, dtype=torch.float32)
+    return QuantState(absmax=_empty(blocks, dtype=torch.uint8), offset=_empty(), state2=second, **state)
+
+
+def _eight_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
+    from bitsandbytes.nn import Int8Params, Linear8bitLt
+
+    layer = Linear8bitLt(
+        linear.in_features, linear.out_features, linear.bias is not None, has_fp16_weights=False, threshold=OUTLIERS,
+        device="meta",
+    )  # fmt: skip
+    layer.bias = linear.bias
+    if linear.weight.is_meta:
+        codes = _empty(*linear.weight.shape, dtype=torch.int8)
+        layer.weight = Int8Params(codes, False, CB=codes, SCB=_empty(linear.out_features))
+    else:
+        weight = Int8Params(linear.weight.data, requires_grad=False, has_fp16_weights=False)
+        layer.weight = weight.to(linear.weight.device)
+    return layer
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
