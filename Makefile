@@ -50,15 +50,16 @@ clean: ## remove .venv and what lies in build/, except build/grading/
 	rm -rf $(VENV)
 	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name grading -exec rm -rf {} +
 
-# The stamp is written last, so that an interrupted set-up starts again from nothing.
+# The stamp is written last, so that an interrupted set-up starts again from nothing. pip is quiet unless it fails: then
+# its own last words are shown (--quiet would leave out which package, and why).
 $(READY): pyproject.toml constraints.txt
-	@start=$$(date +%s); \
+	@start=$$(date +%s); log=$(VENV)/pip.log; \
+	install() { $(BIN)/python -m pip install -c constraints.txt "$$@" >$$log 2>&1 || { tail -n 30 $$log >&2; return 1; }; }; \
 	python=$$(bash tools/find_python.sh "$(PYTHON)") || exit 1; \
 	if [ ! -e $@ ]; then rm -rf $(VENV); fi; rm -f $@; \
 	echo "Setting up .venv with $$python: a few minutes, once."; \
 	{ [ -d $(VENV) ] || "$$python" -m venv $(VENV); } && \
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip && \
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' || exit 1; \
-	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt --group unsloth || \
+	install pip && install -e '.[$(EXTRAS)]' || exit 1; \
+	install --no-deps --group unsloth || \
 	  echo "Unsloth could not be installed: its part of the labs will be missing, everything else runs."; \
 	touch $@; echo "Set up in $$(( $$(date +%s) - start )) s."

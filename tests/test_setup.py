@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+import warnings
+from importlib.metadata import PackageNotFoundError, distributions, version
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from tools import ROOT, doctor, settings
 
@@ -38,15 +40,16 @@ case "$*" in
   *_base_executable*) echo "$0"; exit ;;
 esac
 echo "$*" >> calls
-[ -n "$FAIL" ] && [[ "$*" == *$FAIL* ]] && exit 1
+[[ "$*" == *"pip install"* ]] && echo "Collecting what was asked"
+[ -n "$FAIL" ] && [[ "$*" == *$FAIL* ]] && echo "ERROR: why not" >&2 && exit 1
 if [ "$2" = venv ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; fi
 exit 0
 """
 VENV = ["-m venv .venv"]
 INSTALLS = [
-    "-m pip install --quiet -c constraints.txt pip",
-    "-m pip install --quiet -c constraints.txt -e .[course,real,test]",
-    "-m pip install --quiet --no-deps -c constraints.txt --group unsloth",
+    "-m pip install -c constraints.txt pip",
+    "-m pip install -c constraints.txt -e .[course,real,test]",
+    "-m pip install -c constraints.txt --no-deps --group unsloth",
 ]
 DOCTOR = ["-m tools.doctor"]
 
@@ -84,6 +87,7 @@ def test_set_up_happens_once(make):
     first = make("doctor")
     assert first.code == 0 and first.calls == VENV + INSTALLS + DOCTOR
     assert re.search(r"Set up in \d+ s\.", first.out)
+    assert "Collecting" not in first.out + first.err  # pip is quiet while all goes well
     assert make("doctor").calls == DOCTOR
     assert make("notebooks").calls == ["-m tools.build"]
 
@@ -101,10 +105,18 @@ def test_a_broken_set_up_starts_again_from_nothing(make):
     assert make("doctor").calls == VENV + INSTALLS + DOCTOR
 
 
+def test_a_broken_set_up_shows_what_pip_said(make):
+    """Both what pip had been doing and why it stopped, once, and never for the install that went well."""
+    broken = make("doctor", FAIL="-e .")
+    assert broken.err.splitlines()[:2] == ["Collecting what was asked", "ERROR: why not"]
+    assert broken.err.count("Collecting") == 1
+
+
 def test_unsloth_stops_nothing(make):
     ran = make("doctor", FAIL="unsloth")
     assert ran.code == 0 and ran.calls == VENV + INSTALLS + DOCTOR
     assert "Unsloth could not be installed: its part of the labs will be missing" in ran.out
+    assert "ERROR: why not" in ran.err
     assert make("doctor").calls == DOCTOR
 
 
@@ -163,6 +175,31 @@ def test_every_package_has_one_tested_version():
     assert all(re.fullmatch(r"[\w.]+", pin) for pin in pins.values())  # no +cpu, no path
     for name in needed:
         assert version(name).partition("+")[0] == pins[name], f"{name} is not the version in constraints.txt"
+
+
+def test_every_pin_installs_on_every_python_that_the_course_allows():
+    """A pin that asks for Python 3.11.5 breaks the set-up on 3.11.2 (Debian 12), and pip finds out only there.
+
+    What a pin asks for stands in the metadata of the installed package. A pin that is not what is installed (a platform
+    that does without, an environment older than the pins) is named in a warning, for it is not checked here.
+    """
+    course = SpecifierSet(settings.pyproject(ROOT)["project"]["requires-python"])
+    pythons = [f"3.{minor}.{patch}" for minor in range(10, 15) for patch in range(20)]
+    allowed = [python for python in pythons if python in course]
+    assert allowed[0] == "3.11.0"
+    refused, unknown = {}, []
+    installed = {settings.normal(package.name): package for package in distributions()}
+    for name, pin in settings.pins(ROOT).items():
+        if name not in installed or installed[name].version.partition("+")[0] != pin:
+            unknown.append(f"{name} {pin}")
+            continue
+        asked = SpecifierSet(installed[name].metadata.get("Requires-Python", ""))
+        if excluded := [python for python in allowed if python not in asked]:
+            refused[f"{name} {pin}, which asks for {asked}"] = excluded
+    if unknown:
+        warnings.warn(f"not installed as pinned, so not checked: {', '.join(unknown)}", stacklevel=1)
+    assert len(unknown) < len(settings.pins(ROOT)) / 2
+    assert refused == {}
 
 
 def test_ci_runs_what_a_reader_types():
