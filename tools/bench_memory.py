@@ -1,8 +1,11 @@
-"""The meter against torch's MemTracker, and the prediction's own speed: part of ``make bench``.
+"""The meter against torch's MemTracker, and how long ``predict`` and ``measure`` take: part of ``make bench``.
+
+    python -m tools.bench_memory [--repeat 3]
 
 One full training step of LLaMA-7B (transformers' model, batch 4 x 512, bf16, AdamW, outputs held, key-value
-cache on: what transformers does unless told otherwise) on fake tensors, under each instrument in turn, in a
-fresh process each time.
+cache on: what transformers does unless told otherwise) on fake tensors, under each instrument in turn
+(``tools.pairs``), in a fresh process each time. Then the same step predicted, and measured as a reader would, with
+everything that they import; ``measure`` runs the step twice and builds the model first.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import argparse
 import json
 import subprocess
 import sys
+from functools import partial
 from statistics import median
 
-GIB = 2**30
+from minigpt.memory.units import GIB
+from tools.pairs import Ratio, in_turns
 
 STEP = """
 import json, sys, time, torch
@@ -45,47 +50,71 @@ with FakeTensorMode():
         peak = 0
     print(json.dumps([time.perf_counter() - started, peak]))
 """
-PREDICT = """
-import json, time
-started = time.perf_counter()
-from minigpt.memory import TrainingPlan, predict
-imported = time.perf_counter()
+ASK = """
+import json, sys, time
+started, used = time.perf_counter(), time.process_time()
+from minigpt.memory import TrainingPlan
 plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)
-peak = predict("llama-7b", plan).peak.total
-print(json.dumps([time.perf_counter() - started, peak, imported - started]))
+if sys.argv[1] == "predict":
+    from minigpt.memory import predict
+    imported = time.perf_counter()
+    peak = predict("llama-7b", plan).peak.total
+    assert "torch" not in sys.modules, "predict imported torch"
+else:
+    from minigpt.memory.measured.step import measure
+    imported = time.perf_counter()
+    peak = measure("llama-7b", plan, "fake").peak.total
+print(json.dumps([time.perf_counter() - started, peak, imported - started, time.process_time() - used]))
 """
 
 
-def run(code: str, *arguments: str) -> list[float]:
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+def run(code: str, name: str) -> list[float]:
+    """What ``code`` prints as JSON in a process of its own: seconds, the peak in bytes, and so on."""
+    ran = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True)
     if ran.returncode:
-        raise RuntimeError(f"{arguments or 'prediction'} failed: {ran.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"{name} failed: {ran.stderr.strip().splitlines()[-1]}")
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
-def main() -> int:
+def instruments(repeat: int) -> bool:
+    """Print what each instrument costs; returns whether the two see the same peak."""
+    peaks: dict[str, float] = {}
+
+    def seconds(name: str) -> float:
+        spent, peaks[name] = run(STEP, name)
+        return spent
+
+    names = ("no instrument", "meter", "MemTracker")
+    taken = in_turns({name: partial(seconds, name) for name in names}, repeat, warm_up=False)
+    print("One training step of LLaMA-7B on fake tensors (batch 4 x 512, bf16, AdamW):")
+    for name in names:
+        peak = f"peak {peaks[name] / GIB:.2f} GiB" if peaks[name] else ""
+        print(f"  {name:<14} {median(taken[name]):7.2f} s   {peak}")
+    print(f"  the meter's step is {Ratio.of(taken, 'meter', 'no instrument')} one without it,", end=" ")
+    print(f"MemTracker's {Ratio.of(taken, 'MemTracker', 'meter')} the meter's")
+    return round(peaks["meter"] / GIB, 2) == round(peaks["MemTracker"] / GIB, 2)
+
+
+def asked(name: str, repeat: int) -> None:
+    """Print how long ``predict`` or ``measure`` takes, from nothing."""
+    seconds, peaks, imports, used = zip(*(run(ASK, name) for _ in range(repeat)), strict=True)
+    took = f"{1e3 * median(seconds):7,.0f} ms ({1e3 * min(seconds):,.0f} to {1e3 * max(seconds):,.0f})"
+    parts = f"imports {1e3 * median(imports):,.0f} ms of it, processor {1e3 * median(used):,.0f} ms"
+    print(f"  {name:<14}{took}, {parts}; peak {peaks[0] / GIB:.2f} GiB")
+
+
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bench_memory", description=__doc__.splitlines()[0])
-    parser.add_argument("--repeat", type=int, default=3, help="processes for each instrument")
-    repeat = parser.parse_args().repeat
+    parser.add_argument("--repeat", type=int, default=3, help="processes for each instrument (3)")
+    repeat = parser.parse_args(argv).repeat
     if repeat < 1:
         print(f"error: --repeat is {repeat}; it must be at least 1", file=sys.stderr)
         return 2
-    seconds: dict[str, list[float]] = {"no instrument": [], "meter": [], "MemTracker": []}
-    peaks: dict[str, float] = {}
-    for _ in range(repeat):
-        for name in seconds:
-            spent, peaks[name] = run(STEP, name)
-            seconds[name].append(spent)
-    predictions = [run(PREDICT) for _ in range(max(5, repeat))]
-    print("One training step of LLaMA-7B on fake tensors (batch 4 x 512, bf16, AdamW):")
-    for name, spent in seconds.items():
-        peak = f"peak {peaks[name] / GIB:.2f} GiB" if peaks[name] else ""
-        print(f"  {name:<14} {median(spent):7.2f} s   {peak}")
-    print(f"  MemTracker / meter: {median(seconds['MemTracker']) / median(seconds['meter']):.1f} times")
-    spent, imported = (median(column) for column in list(zip(*predictions, strict=True))[::2])
-    print(f"The same step predicted: {1e3 * spent:.0f} ms, imports {1e3 * imported:.0f} ms of it;", end=" ")
-    print(f"peak {predictions[0][1] / GIB:.2f} GiB")
-    return 0 if round(peaks["meter"] / GIB, 2) == round(peaks["MemTracker"] / GIB, 2) else 1
+    agree = instruments(repeat)
+    print("The same step from nothing, imports included:")
+    asked("predict", max(5, repeat))
+    asked("measure", repeat)
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

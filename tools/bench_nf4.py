@@ -2,11 +2,11 @@
 
     python -m tools.bench_nf4 [--size 4096] [--rounds 9]
 
-Both get the same square weight and take turns, so that a busy machine slows both alike; the figures are medians, and
-"as fast" is the median of bitsandbytes' time over ours, round by round. One and two CPU threads are measured in
-processes of their own, because bitsandbytes reads its number of threads at start. The linear layer sees 64 tokens,
-forward and backward to its input, with double quantization, as in training; in inference bitsandbytes has a fused
-kernel for bfloat16, which MiniGPT lacks. Dequantizing in MiniGPT uses one thread whatever there are.
+Both get the same square weight and take turns (``tools.pairs``): "as fast" is the median of bitsandbytes' time over
+ours, turn by turn, with the smallest and the largest; the times beside it are medians. One and two CPU threads are
+measured in processes of their own, because bitsandbytes reads its number of threads at start. The linear layer sees 64
+tokens, forward and backward to its input, with double quantization, as in training; in inference bitsandbytes has a
+fused kernel for bfloat16, which MiniGPT lacks. Dequantizing in MiniGPT uses one thread whatever there are.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from minigpt import nf4
+from tools.pairs import Ratio, clocked, in_turns
 
 TOKENS = 64
 
@@ -41,7 +41,8 @@ def pairs(size: int, dtype: torch.dtype) -> dict[str, tuple[Callable, Callable]]
     theirs = bitsandbytes.functional.quantize_4bit(weight, quant_type="nf4")
     layer = nf4.NF4Linear(linear)
     reference = bitsandbytes.nn.LinearNF4(size, size, bias=False, compute_dtype=dtype)
-    reference.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4").to("cpu")
+    reference.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4")
+    reference.to("cpu")  # quantizes
     x = torch.randn(TOKENS, size, dtype=dtype, requires_grad=True)
     y = torch.randn(TOKENS, size, dtype=dtype)
     return {
@@ -60,28 +61,15 @@ def pairs(size: int, dtype: torch.dtype) -> dict[str, tuple[Callable, Callable]]
     }
 
 
-def seconds(pair: tuple[Callable, Callable], rounds: int) -> list[tuple[float, float]]:
-    """Seconds of (ours, bitsandbytes'), ``rounds`` times, after one call each; who goes first alternates."""
-    taken = []
-    for turn in range(rounds + 1):
-        times = [0.0, 0.0]
-        for which in (0, 1) if turn % 2 else (1, 0):
-            started = time.perf_counter()
-            pair[which]()
-            times[which] = time.perf_counter() - started
-        taken.append((times[0], times[1]))
-    return taken[1:]
-
-
 def measure(size: int, rounds: int) -> None:
     threads = torch.get_num_threads()
     for dtype in (torch.bfloat16, torch.float32):
         for operation, pair in pairs(size, dtype).items():
-            taken = seconds(pair, rounds)
-            ours, theirs = (statistics.median(column) * 1e3 for column in zip(*taken))
-            ratio = statistics.median(b / a for a, b in taken)
+            taken = in_turns(dict(zip(("ours", "theirs"), map(clocked, pair))), rounds)
+            ours, theirs = (statistics.median(times) * 1e3 for times in taken.values())
+            fast = str(Ratio.of(taken, "theirs", "ours"))
             name = str(dtype).removeprefix("torch.")
-            print(f"{threads:>7}  {name:10}{operation:12}{ours:9.1f} ms{theirs:12.1f} ms{ratio:10.2f}x", flush=True)
+            print(f"{threads:>7}  {name:10}{operation:12}{ours:9.1f} ms{theirs:12.1f} ms{fast:>24}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     print(f"NF4 of a {arguments.size} x {arguments.size} weight, medians of {arguments.rounds}")
     print(
-        f"{'threads':>7}  {'weight':10}{'operation':12}{'MiniGPT':>12}{'bitsandbytes':>15}{'as fast':>11}", flush=True
+        f"{'threads':>7}  {'weight':10}{'operation':12}{'MiniGPT':>12}{'bitsandbytes':>15}{'as fast':>24}", flush=True
     )
     options = ["--here", "--size", str(arguments.size), "--rounds", str(arguments.rounds)]
     for threads in ("1", "2"):

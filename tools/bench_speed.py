@@ -3,8 +3,9 @@
     python -m tools.bench_speed [--preset micro] [--batch 8] [--seconds 60]
 
 All get the same width, depth, heads, vocabulary, sequence, tokens and optimizer (AdamW), and no dropout. A step is
-forward, loss, backward, update. They take turns inside one process, so that a busy machine slows all alike; the figure
-is the median. Memory is the peak of the live tensor bytes over one step, from the allocator's events in
+forward, loss, backward, update. They take turns inside one process (``tools.pairs``): "MiniGPT is" gives the median of
+the other's time over ours, turn by turn, with the smallest and the largest; tokens per second are of the median step.
+Memory is the peak of the live tensor bytes over one step, from the allocator's events in
 torch's profiler, each model in a process of its own, after two steps (so that the optimizer's state exists).
 
 GPT-2's own activation, "gelu_new", is made of eight small kernels. "GPT-2, gelu" has MiniGPT's, which is one: then the
@@ -21,7 +22,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from math import inf
 
 import torch
@@ -30,6 +30,7 @@ from torch import nn
 from minigpt.memory.units import mb
 from minigpt.model import GPT, GPTConfig
 from minigpt.precision import autocast, weight_dtype
+from tools.pairs import Ratio, clocked, in_turns
 
 ACTIVATIONS = {"GPT-2": "gelu_new", "GPT-2, gelu": "gelu"}
 MODELS = ("MiniGPT", *ACTIVATIONS)
@@ -61,41 +62,30 @@ class Step:
 
 def gpt2(config: GPTConfig, activation: str) -> nn.Module:
     """transformers' GPT-2 in the shape of a MiniGPT, with the same attention kernel."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM, GPT2Config
 
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            n_layer=config.n_layer,
-            n_embd=config.n_embd,
-            n_head=config.n_head,
-            n_positions=config.context,
-            vocab_size=config.vocab_size,
-            activation_function=activation,
-            bos_token_id=0,
-            eos_token_id=0,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            attn_implementation="sdpa",
-        )
+    sizes = GPT2Config(
+        n_layer=config.n_layer,
+        n_embd=config.n_embd,
+        n_head=config.n_head,
+        n_positions=config.context,
+        vocab_size=config.vocab_size,
+        activation_function=activation,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
+    model = AutoModelForCausalLM.from_config(sizes, attn_implementation="sdpa", dtype=torch.float32)
     model.loss_type = "ForCausalLM"  # transformers does not find it from this class's name, and warns
     return model
 
 
 def step_seconds(preset: str, precision: str, batch: int, seconds: float) -> dict[str, list[float]]:
     """Seconds of each step, the models in turns, for about ``seconds``; at least five steps each."""
-    steps = [Step(name, preset, precision, batch) for name in MODELS]
-    for step in steps:
-        step()  # the first step pays for warming up
-    taken: dict[str, list[float]] = {name: [] for name in MODELS}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken[MODELS[-1]]) < 5:
-        for step in steps if len(taken[MODELS[-1]]) % 2 else reversed(steps):
-            started = time.perf_counter()
-            step()
-            taken[step.name].append(time.perf_counter() - started)
-    return taken
+    steps = {name: clocked(Step(name, preset, precision, batch)) for name in MODELS}
+    return in_turns(steps, turns=5, seconds=seconds)
 
 
 def peak_bytes(name: str, preset: str, precision: str, batch: int) -> int:
@@ -129,16 +119,16 @@ def in_own_process(name: str, preset: str, precision: str, batch: int) -> int:
 def compare(preset: str, batch: int, seconds: float, tokens: int) -> None:
     """Print the table, a precision at a time."""
     print(f"MiniGPT {preset}: {tokens} tokens a step, {torch.get_num_threads()} CPU threads")
-    names = f"{'tokens/s':>10}{'MiniGPT is':>13}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
+    names = f"{'tokens/s':>10}{'MiniGPT is as fast':>24}{'peak memory':>14}{'MiniGPT is':>13}{'steps':>7}"
     print(f"{'precision':15}{'model':13}{names}")
     for precision in PRECISIONS:
         taken = step_seconds(preset, precision, batch, seconds)
         speeds = {name: tokens / statistics.median(taken[name]) for name in MODELS}
         peaks = {name: in_own_process(name, preset, precision, batch) for name in MODELS}
         for name in MODELS:
-            faster, larger = speeds["MiniGPT"] / speeds[name], peaks["MiniGPT"] / peaks[name]
+            faster, larger = str(Ratio.of(taken, name, "MiniGPT")), peaks["MiniGPT"] / peaks[name]
             print(
-                f"{precision:15}{name:13}{speeds[name]:10,.0f}{faster:12.2f}x{mb(peaks[name]):>14}{larger:12.2f}x"
+                f"{precision:15}{name:13}{speeds[name]:10,.0f}{faster:>24}{mb(peaks[name]):>14}{larger:12.2f}x"
                 f"{len(taken[name]):7}",
                 flush=True,
             )
