@@ -9,16 +9,30 @@ EXTRAS := course,real,test
 export PATH := $(CURDIR)/$(BIN):$(PATH)# nbgrader calls alembic by name
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lab notebooks grade colab doctor base bench accuracy clean
+.PHONY: help run test test-quick lint coverage lab notebooks grade colab doctor base bench accuracy clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY=lab02 SOURCE=labs ARGS="-p NAME VALUE")
 	$(BIN)/python -m tools.run $(if $(ONLY),--only $(ONLY)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest --durations=15 $(ARGS)
+
+test-quick: $(READY) ## run the tests but for the slow ones, in about a minute
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(READY) ## check style, format and types
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+coverage: $(READY) ## run the tests and name the lines that none of them reaches (twice as long)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --show-missing
 
 lab: $(READY) ## open JupyterLab at the course
 	$(BIN)/jupyter lab $(ARGS)

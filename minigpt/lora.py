@@ -25,6 +25,7 @@ import math
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,8 +50,11 @@ class LoRALinear(nn.Module):
     Raises ValueError for a value that is not allowed.
     """
 
+    lora_magnitude_vector: nn.Parameter  # of DoRA
+    norms: Tensor  # of DoRA, while merged
+
     def __init__(
-        self, base: nn.Module, rank: int = 8, alpha: float = 16, kind: str = "lora", *, dropout: float = 0.0,
+        self, base: nn.Linear, rank: int = 8, alpha: float = 16, kind: str = "lora", *, dropout: float = 0.0,
         adapter_dtype: torch.dtype | None = torch.float32, generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -62,7 +66,7 @@ class LoRALinear(nn.Module):
         self.merged = False
         self.base = base.requires_grad_(False)
         W = self.base_weight()
-        like = dict(device=W.device, dtype=adapter_dtype or W.dtype)
+        like: dict[str, Any] = dict(device=W.device, dtype=adapter_dtype or W.dtype)
         A = torch.empty(sizes["lora_A"])
         nn.init.kaiming_uniform_(A, a=math.sqrt(5), generator=generator)  # uniform in +-1/sqrt(in)
         self.lora_A = nn.Parameter(A.to(**like))  # (r, in)
@@ -102,7 +106,8 @@ class LoRALinear(nn.Module):
     @torch.no_grad()
     def base_weight(self) -> Tensor:
         """The base's weight W, (out, in), dequantized if need be."""
-        return self.base.dequantize() if hasattr(self.base, "dequantize") else self.base.weight
+        dequantize = getattr(self.base, "dequantize", None)
+        return dequantize() if dequantize else self.base.weight
 
     @torch.no_grad()
     def merge(self) -> None:
@@ -129,7 +134,8 @@ class LoRALinear(nn.Module):
             raise ValueError(f"the adapter of {name} is {'merged already' if self.merged else 'not merged'}")
 
     def _set(self, weight: Tensor, merged: bool) -> None:
-        (self.base.requantize if hasattr(self.base, "requantize") else self.base.weight.copy_)(weight)
+        write = getattr(self.base, "requantize", None) or self.base.weight.copy_
+        write(weight)
         self.merged = merged
         for parameter in self.parameters(recurse=False):  # the adapter's own; the base's lie deeper
             parameter.requires_grad_(not merged)
@@ -152,7 +158,7 @@ def inject(
     for name, linear in linears.items():
         shapes(linear.in_features, linear.out_features, rank, kind, name)
     model.requires_grad_(False)
-    options = dict(dropout=dropout, adapter_dtype=adapter_dtype, generator=generator)
+    options: dict[str, Any] = dict(dropout=dropout, adapter_dtype=adapter_dtype, generator=generator)
     for name, linear in linears.items():
         model.set_submodule(name, LoRALinear(linear, rank, alpha, kind, **options).train(linear.training))
     return list(linears)
@@ -179,8 +185,8 @@ def save(model: nn.Module, path: str | Path) -> None:
     settings = [dict(rank=x.rank, alpha=x.alpha, kind=x.kind, dropout=x.dropout) for x in layers.values()]
     if any(other != settings[0] for other in settings):
         raise ValueError("model has adapters that differ in rank, alpha, kind or dropout; a file holds one of each")
-    header = {**settings[0], "targets": list(layers), "linears": _linears(model)}
-    header = {"format": "pt", "lora": json.dumps(header)}
+    described = {**settings[0], "targets": list(layers), "linears": _linears(model)}
+    header = {"format": "pt", "lora": json.dumps(described)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         save_file({key: p.detach().contiguous() for key, p in _parameters(layers).items()}, f"{folder}/new", header)
@@ -255,7 +261,7 @@ def _check(alpha, dropout, adapter_dtype, generator) -> None:
         raise ValueError(f"generator is {generator!r}; it must be a torch.Generator, or None")
 
 
-def _select(model: nn.Module, targets) -> dict[str, nn.Module]:
+def _select(model: nn.Module, targets) -> dict[str, nn.Linear]:
     """The linear layers of ``model`` that ``targets`` names, by name, in the model's order."""
     owners = defaultdict(list)  # of each parameter: its names, several where it is tied
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -196,7 +196,7 @@ def _chunk(block: int, device: torch.device) -> int:
     return max(block, (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK) // block * block)
 
 
-def _table(values: Sequence[float], device: torch.device) -> Tensor:
+def _table(values: Sequence[float], device: str | torch.device) -> Tensor:
     """A float32 tensor; by way of the CPU, or it would not be a fake one on a fake device."""
     return torch.tensor(values, dtype=torch.float32, device="cpu").to(device)
 
@@ -224,6 +224,11 @@ class NF4Linear(nn.Module):
     Its buffers stay as they are under ``.to(dtype)``: only devices change.
     """
 
+    packed: Tensor
+    absmax: Tensor  # as in QuantizedWeight, or in Statistics, which has the other two as well
+    codes: Tensor | None
+    offset: Tensor | None
+
     def __init__(
         self, linear: nn.Linear, *, block: int = 64, double_quantization: bool = True,
         compute_dtype: torch.dtype | None = None, name: str = "weight",
@@ -241,7 +246,9 @@ class NF4Linear(nn.Module):
 
     @property
     def quantized(self) -> QuantizedWeight:
-        absmax = self.absmax if self.codes is None else Statistics(self.codes, self.absmax, self.offset)
+        absmax: Tensor | Statistics = self.absmax
+        if self.codes is not None and self.offset is not None:
+            absmax = Statistics(self.codes, self.absmax, self.offset)
         shape = torch.Size([self.out_features, self.in_features])
         return QuantizedWeight(self.packed, absmax, shape, self.dtype, self.block)
 

@@ -104,19 +104,19 @@ class MasterAdamW(torch.optim.Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure=None):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._update(p, self.state[p], group)
+                    self._update(p, p.grad, self.state[p], group)
 
-    def _update(self, p: Tensor, state: dict, group: dict) -> None:
+    def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         """One parameter's step, in a function of its own so that its float32 tensors die with it."""
         if not state:
             self._start(p, state)
         lr, (b1, b2) = group["lr"], group["betas"]
-        gradient = state["gradient"].copy_(p.grad) if self.gradients == "16+32" else p.grad.float()
+        gradient = state["gradient"].copy_(grad) if self.gradients == "16+32" else grad.float()
         master = state["master"] if self.master else p.float()
         state["step"] += 1
         t, m, v = state["step"], state["exp_avg"], state["exp_avg_sq"]

@@ -21,6 +21,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import IGNORE
 
 SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-TINY = dict(
+TINY: dict[str, Any] = dict(
     model_type="llama", vocab_size=256, hidden_size=128, intermediate_size=512, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
     bos_token_id=None, eos_token_id=0, pad_token_id=0,
@@ -91,7 +92,7 @@ def fetch(name: str | os.PathLike) -> str:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    wanted = dict(allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"], ignore_patterns="*/*")
+    wanted: dict[str, Any] = dict(allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"], ignore_patterns="*/*")
     try:
         try:
             HfApi().model_info(name, timeout=HUB_SECONDS)  # a download would wait far longer for a silent hub
@@ -186,8 +187,8 @@ def _peft(path, quantization, adapters, training, rows, device):
     checkpointing = arguments.gradient_checkpointing
     model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=checkpointing)
     torch.manual_seed(training["seed"])  # of the adapters' start; Unsloth sets it in the same place
-    model = get_peft_model(model, LoraConfig(**adapters))
-    return _with_meter(Trainer, model=model, args=arguments, train_dataset=rows)
+    adapted = get_peft_model(model, LoraConfig(**adapters))
+    return _with_meter(Trainer, model=adapted, args=arguments, train_dataset=rows)
 
 
 def _unsloth(path, quantization, adapters, training, rows, device):
@@ -212,7 +213,7 @@ def _unsloth(path, quantization, adapters, training, rows, device):
     )  # fmt: skip
 
 
-def _with_meter(kind: type, **arguments):
+def _with_meter(kind: Any, **arguments):
     """A trainer of this kind, with ``meter`` for the step METERED."""
     from transformers import TrainerCallback
 
@@ -221,7 +222,7 @@ def _with_meter(kind: type, **arguments):
 
         def training_step(self, model, inputs, *more):
             if self.meter is None and self.state.global_step == METERED - 1:
-                self.meter = MemoryMeter(model, self.optimizer, list(inputs.values()))
+                self.meter = MemoryMeter(model, self.optimizer, tuple(inputs.values()))
                 self.meter.__enter__()
             return super().training_step(model, inputs, *more)
 
@@ -240,7 +241,7 @@ def _with_meter(kind: type, **arguments):
             trainer.mark("step")
 
         def on_optimizer_step(self, args, state, control, **more):
-            if state.global_step == METERED - 1:
+            if state.global_step == METERED - 1 and trainer.meter is not None:
                 trainer.meter.__exit__(None, None, None)
 
     trainer = Metered(callbacks=[Stages()], **arguments)

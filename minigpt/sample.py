@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from typing import NoReturn
 
 import torch
 
@@ -59,7 +60,7 @@ def pick_device(name: str) -> torch.device:
 class Parser(argparse.ArgumentParser):
     """argparse with one sentence for bad values instead of the usage text."""
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 

@@ -28,7 +28,10 @@ COURSE = [
     "nbgrader",
     "papermill",
 ]
-TARGETS = ["run", "test", "lab", "notebooks", "grade", "colab", "doctor", "base", "bench", "accuracy", "clean", "help"]
+TARGETS = [
+    *("run", "test", "test-quick", "lint", "coverage", "lab", "notebooks", "grade", "colab", "doctor", "base"),
+    *("bench", "accuracy", "clean", "help"),
+]
 UNSLOTH = "pip install --no-deps -c constraints.txt --group unsloth"
 
 # Stands for python: remembers what it was asked, makes an environment out of itself, fails where FAIL matches.
@@ -133,6 +136,21 @@ def test_the_run_target_passes_its_variables(make):
     assert ran.calls == ["-m tools.run --only lab02 --source labs -p PRESET micro"]
 
 
+def test_lint_checks_style_format_and_types_and_stops_at_the_first_that_fails(make):
+    make("doctor")
+    checks = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+    assert make("lint").calls == checks
+    for n, check in enumerate(checks, 1):
+        failed = make("lint", FAIL=check)
+        assert failed.code != 0 and failed.calls == checks[:n]
+
+
+def test_the_quick_tests_are_those_that_are_not_slow(make):
+    make("doctor")
+    assert make("test-quick").calls == ["-m pytest -m not slow"]
+    assert make("test").calls == ["-m pytest --durations=15"]  # all of them
+
+
 def test_clean_keeps_what_students_handed_in(make):
     root = make("doctor").root
     for name in ("build/run/x", "build/grading/submitted/ann/x"):
@@ -188,12 +206,12 @@ def test_every_pin_installs_on_every_python_that_the_course_allows():
     allowed = [python for python in pythons if python in course]
     assert allowed[0] == "3.11.0"
     refused, unknown = {}, []
-    installed = {settings.normal(package.name): package for package in distributions()}
     for name, pin in settings.pins(ROOT).items():
-        if name not in installed or installed[name].version.partition("+")[0] != pin:
+        package = next(iter(distributions(name=name)), None)
+        if package is None or package.version.partition("+")[0] != pin:
             unknown.append(f"{name} {pin}")
             continue
-        asked = SpecifierSet(installed[name].metadata.get("Requires-Python", ""))
+        asked = SpecifierSet(package.metadata.get("Requires-Python", ""))
         if excluded := [python for python in allowed if python not in asked]:
             refused[f"{name} {pin}, which asks for {asked}"] = excluded
     if unknown:

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
+from typing import Any
 
 from tqdm import tqdm
 
@@ -55,7 +56,7 @@ MODELS = {
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),
 }
-OUTPUTS = dict(holds="outputs", use_cache=True)  # what transformers does if nobody asks otherwise
+OUTPUTS: dict[str, Any] = dict(holds="outputs", use_cache=True)  # what transformers does if nobody asks otherwise
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def cases() -> list[Case]:
         )
         if not (held and name.startswith("minigpt") and batch == 1)
     ]
-    switches = [
+    switches: list[dict[str, Any]] = [
         dict(accumulation=2), dict(optimizer_loop="single"), dict(optimizer_loop="fused"), dict(optimizer="sgd"),
         dict(precision="bf16-adam32"), dict(precision="fp16-autocast"), dict(precision="bf16-master"),
         dict(precision="bf16-master-grad32"), dict(precision="bf16-master-grad16+32"),
@@ -106,7 +107,7 @@ def cases() -> list[Case]:
 
 def adapter_cases() -> list[Case]:
     """LoRA, rsLoRA, DoRA, each on 4 bits too: peft and bitsandbytes on Hugging Face models, our own on MiniGPT."""
-    lora = [
+    lora: list[dict[str, Any]] = [
         dict(precision=precision, targets=targets)
         for precision, targets in product(("fp32", "bf16", "bf16-autocast"), ("all-linear", "q,v"))
     ]
@@ -115,15 +116,15 @@ def adapter_cases() -> list[Case]:
         dict(precision="bf16", attention="eager", holds="outputs"), dict(precision="bf16", batch=1, accumulation=2),
         dict(precision="bf16", checkpointing="full"), dict(checkpointing="full", targets="q,v", attention="eager"),
     ]  # fmt: skip
-    qlora = [
+    qlora: list[dict[str, Any]] = [
         dict(precision=precision, double_quantization=double, kbit_preparation=prepared)
         for precision, double, prepared in product(("bf16", "bf16-autocast"), (True, False), (True, False))
         if prepared or precision == "bf16"
     ]
     qlora += [dict(precision="bf16", targets="up,down"), dict(precision="bf16", rank=16, optimizer="adamw8bit")]
     qlora += [dict(precision="bf16", kbit_preparation=prepared, checkpointing="full") for prepared in (True, False)]
-    few = dict(batch=1, seq_len=8)  # few tokens: what is made of a weight for a moment is the peak
-    variants = [
+    few: dict[str, Any] = dict(batch=1, seq_len=8)  # few tokens: what is made of a weight for a moment is the peak
+    variants: list[dict[str, Any]] = [
         dict(method="lora", variant="dora", precision=precision, targets=targets, **tokens)
         for precision, targets in product(("fp32", "bf16", "bf16-autocast"), ("all-linear", "q,v"))
         for tokens in ({}, few)

@@ -38,7 +38,8 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
 
     Raises ValueError, naming the cell, for what nbgrader or a reader would stumble over.
     """
-    out, names, seen = [], set(RESERVED), Counter()
+    out, names = [], set(RESERVED)
+    seen: Counter[str] = Counter()
     for cell in cells:
         what = _check(cell, graded)
         name, tags, points = (cell.metadata.get(option) for option in OPTIONS)

@@ -35,7 +35,7 @@ def describe() -> dict:
 
 def versions() -> dict[str, str | None]:
     """The version of each of the course's packages; None for one that is not installed."""
-    found = {}
+    found: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             found[name] = version(name)

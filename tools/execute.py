@@ -24,7 +24,7 @@ class WatchedKernel(AsyncKernelManager):
 
     exit_code: int | None = None
 
-    async def is_alive(self) -> bool:
+    async def is_alive(self) -> bool:  # type: ignore[override]  # there it is an attribute
         if self.has_kernel and self.provisioner is not None:
             status = await self.provisioner.poll()
             if status is not None:
@@ -71,7 +71,7 @@ def first_line(source: str) -> str:
 def execute(job: dict, report) -> list[str]:
     """Run the notebook that ``job`` names; returns its problems. ``report`` takes one dictionary at a time."""
     # jsonschema would spend one or two seconds on compiling a grammar for web addresses, which no notebook needs
-    sys.modules.setdefault("rfc3987_syntax", None)
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # Python allows it: not to be found
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError

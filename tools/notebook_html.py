@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup
 from latex2mathml.converter import convert
 from nbconvert.exporters.html import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
 
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
@@ -67,7 +68,8 @@ class OfflineExporter(HTMLExporter):
 
 def join_streams(cell) -> None:
     """Put a cell's text outputs together and keep the last state of each progress bar, as a terminal would."""
-    joined, outputs = {}, []
+    joined: dict[str, NotebookNode] = {}
+    outputs = []
     for output in cell.get("outputs", []):
         if output.output_type == "stream" and output.name in joined:
             joined[output.name].text += output.text
@@ -93,9 +95,10 @@ def to_html(notebook: Path, output: Path) -> None:
     for script in soup(["script", "link"]):
         script.decompose()
     for picture in soup.find_all("img", src=lambda src: not str(src).startswith("data:")):
-        picture.replace_with(picture.get("alt") or "picture")
+        picture.replace_with(str(picture.get("alt") or "picture"))
     for block in soup.find_all("div", class_="jp-RenderedLatex"):
         block.replace_with(BeautifulSoup(mathml(block.get_text().strip().strip("$"), "block"), "html.parser"))
-    soup.head.append(soup.new_tag("style"))
-    soup.head("style")[-1].string = STYLE
+    style = soup.new_tag("style")
+    style.string = STYLE
+    soup("head")[0].append(style)
     output.write_text(str(soup), encoding="utf8")

@@ -74,7 +74,8 @@ def title_cell(ledger: dict, on_colab: str):
 def way_to_colab(path: str, address: str | None) -> str:
     """The badge for the notebook at ``path`` in the repository; without an ``address``, how to do without."""
     if address:
-        link = f"https://colab.research.google.com/github/{GITHUB.fullmatch(address)[1]}/blob/main/{path}"
+        repository = GITHUB.sub(r"\1", address)
+        link = f"https://colab.research.google.com/github/{repository}/blob/main/{path}"
         return f"[![Open in Colab]({BADGE})]({link})"
     return f"On Colab: `make colab`, then upload `build/colab/{Path(path).name}` (*File → Upload notebook*)."
 

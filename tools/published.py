@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from minigpt.console import show
 from minigpt.memory import TrainingPlan, predict
@@ -39,7 +40,9 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """The share that the prediction is above the reading."""
+        """The share that the prediction is above the reading. Raises ValueError where there is no prediction."""
+        if self.predicted is None:
+            raise ValueError(f"{self.id} is not predicted: {self.reason}")
         return self.predicted / self.published - 1
 
 
@@ -73,6 +76,14 @@ def _bytes(row: dict[str, str]) -> float:
     return float(row["reported_gb"]) * UNITS[row["unit"]]
 
 
+def _number(pattern: str, row: dict[str, str]) -> float:
+    """What ``pattern`` finds in the row's notes. Raises ValueError where it finds nothing."""
+    found = re.search(pattern, row["notes"])
+    if found is None:
+        raise ValueError(f"its notes do not match {pattern!r}")
+    return float(found[1])
+
+
 def _unreached(row: dict[str, str], group: str, reason: str) -> Compared:
     return Compared(row["id"], group, _what(row), _bytes(row), None, reason)
 
@@ -98,7 +109,7 @@ def fitcheck(row: dict[str, str]) -> Compared:
         rank=int(row["rank"]), targets=row["targets"], double_quantization=False, attention=attention,
         checkpointing="full", holds="outputs", card="T4",
     )  # fmt: skip
-    mib = float(re.search(r"original ([\d.]+) MiB alloc", row["notes"])[1])  # reported_gb is rounded
+    mib = _number(r"original ([\d.]+) MiB alloc", row)  # reported_gb is rounded
     what = f"{_what(row)} {attention}"
     return Compared(row["id"], "fitcheck", what, mib * MIB, predict(row["model"].lower(), plan).peak.total)
 
@@ -119,15 +130,13 @@ def lightning(row: dict[str, str]) -> Compared:
 
 def peft(row: dict[str, str]) -> Compared:
     """peft's method comparison: what is allocated after a step, which its notes give beside the reserve."""
-    after = re.search(r"after-step ALLOCATED avg ([\d.]+) GiB", row["notes"])
     if row["method"] == "tinylora-default":
         return _unreached(row, "peft", "TinyLoRA is not a method of the plan")
     full = row["method"] == "full"
-    plan = TrainingPlan(
-        precision="bf16", **({} if full else dict(method="lora", rank=int(row["rank"]), targets="q,v")),
-    )  # fmt: skip
-    static = predict("llama-3.2-3b", plan).ledger.persistent
-    return Compared(row["id"], "peft", f"{_what(row)} after the step", float(after[1]) * GIB, static)
+    adapters: dict[str, Any] = {} if full else dict(method="lora", rank=int(row["rank"]), targets="q,v")
+    static = predict("llama-3.2-3b", TrainingPlan(precision="bf16", **adapters)).ledger.persistent
+    after = _number(r"after-step ALLOCATED avg ([\d.]+) GiB", row)
+    return Compared(row["id"], "peft", f"{_what(row)} after the step", after * GIB, static)
 
 
 def _because(group: str, reason: str) -> Callable[[dict[str, str]], Compared]:
@@ -149,9 +158,10 @@ def table(rows: list[Compared]) -> str:
     """What was compared: each row, then each group's median and worst, then what was not and why."""
     lines = [f"{'published reading':<52} {'predicted':>11} {'published':>11} {'error':>8}"]
     reached = [row for row in rows if row.predicted is not None]
-    for row in reached:
-        sizes = f"{row.predicted / GIB:>7.3f} GiB {row.published / GIB:>7.3f} GiB {row.error:>+8.2%}"
-        lines.append(f"{row.id + ' ' + row.what:<52.52} {sizes}")
+    for row in rows:
+        if row.predicted is not None:
+            sizes = f"{row.predicted / GIB:>7.3f} GiB {row.published / GIB:>7.3f} GiB {row.error:>+8.2%}"
+            lines.append(f"{row.id + ' ' + row.what:<52.52} {sizes}")
     lines.append(f"\n{'group':<12} {'rows':>5} {'median':>8} {'worst':>8}  worst row")
     for group in dict.fromkeys(row.group for row in reached):
         chosen = [row for row in reached if row.group == group]

@@ -16,7 +16,7 @@ import re
 import sys
 from math import ceil
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import jinja2
 
@@ -29,8 +29,8 @@ from tools.supervise import Result
 
 HERE = Path(__file__).resolve().parent
 RECORD = {"environment": dict, "finished": str, "notebooks": list}
-FACTS = {name: str for name in ("python", "system", "cpu")} | {"cores": int | None, "ram": int, "packages": dict}
-FACTS |= {"gpu": str | None, "vram": int | None}
+FACTS: dict[str, Any] = {name: str for name in ("python", "system", "cpu")}
+FACTS |= {"cores": int | None, "ram": int, "packages": dict, "gpu": str | None, "vram": int | None}
 RESULT = get_type_hints(Result) | {"problems": list, "seconds": int | float, "minutes_budget": int | float | None}
 LINES = {"train": "#C8C8C8", "validation": "#D55E00"}  # not a bucket's colours
 METHODS = ALLOWED["method"]
@@ -93,12 +93,14 @@ def model(architecture: dict) -> str:
 
 def finding(readings: list[Reading]) -> str:
     """The one sentence on top."""
-    measured = [r for r in readings if r.measured is not None]
+    measured = [(r.predicted, r.measured) for r in readings if r.measured is not None]
     if not measured:
         return "Nothing has been measured yet."
-    worst = max(abs(r.predicted.peak.total / (r.measured.peak.total or 1) - 1) for r in measured)
+    worst = max(abs(predicted.peak.total / (found.peak.total or 1) - 1) for predicted, found in measured)
     static = all(
-        getattr(r.predicted.ledger, name) == getattr(r.measured.ledger, name) for r in measured for name in BUCKETS[:3]
+        getattr(predicted.ledger, name) == getattr(found.ledger, name)
+        for predicted, found in measured
+        for name in BUCKETS[:3]
     )
     count = "the one step" if len(measured) == 1 else f"all {len(measured)} steps"
     how = "to the byte" if worst == 0 else f"to within {ceil(1e4 * worst) / 100:.2f}%"
@@ -175,7 +177,7 @@ def read_results(run: Path) -> dict:
     return results
 
 
-def fits(content, types: dict[str, type]) -> bool:
+def fits(content, types: dict[str, Any]) -> bool:
     """Whether ``content`` is an object with these entries and no others, each of its type."""
     same = isinstance(content, dict) and set(content) == set(types)
     return same and all(isinstance(content[name], kind) for name, kind in types.items())
@@ -201,8 +203,8 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
     notebooks = results["notebooks"]
     titles = {entry["name"].split("-")[0]: entry["title"] for entry in notebooks}
     for entry in notebooks:
-        page = run / f"{entry['name']}.html"
-        entry["link"] = Path(os.path.relpath(page, output)).as_posix() if page.exists() else None
+        executed = run / f"{entry['name']}.html"
+        entry["link"] = Path(os.path.relpath(executed, output)).as_posix() if executed.exists() else None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -230,8 +232,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"report: {problem}", file=sys.stderr)
         return 2
     print(page)
-    for problem in broken:
-        print(f"report: {problem}", file=sys.stderr)
+    for reason in broken:
+        print(f"report: {reason}", file=sys.stderr)
     return 1 if broken else 0
 
 

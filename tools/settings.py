@@ -44,10 +44,12 @@ def requirements(root: Path) -> tuple[list[str], list[str]]:
     content = pyproject(root)
     extras = content["project"]["optional-dependencies"].values()
     needed = [*content["project"]["dependencies"], *(requirement for extra in extras for requirement in extra)]
-    return tuple(
-        list(dict.fromkeys(normal(re.match(r"[\w.-]+", requirement)[0]) for requirement in group))
-        for group in (needed, content["dependency-groups"]["unsloth"])
-    )
+    return _names(needed), _names(content["dependency-groups"]["unsloth"])
+
+
+def _names(requirements: list[str]) -> list[str]:
+    """``["numpy>=2", "ruff"]`` is ``["numpy", "ruff"]``; each name once."""
+    return list(dict.fromkeys(normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements))
 
 
 def pins(root: Path) -> dict[str, str]:

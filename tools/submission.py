@@ -74,7 +74,7 @@ def repair(notebook: NotebookNode, release: NotebookNode) -> tuple[NotebookNode,
     Raises ValueError where not one cell of the release is in it.
     """
     notes: list[str] = []
-    wanted = {grade_id(cell): cell for cell in release.cells if grade_id(cell)}
+    wanted = {name: cell for cell in release.cells if (name := grade_id(cell))}
     cells = _without_injected(notebook.cells, notes)
     for cell in cells:
         if grade_id(cell) and grade_id(cell) not in wanted:
@@ -92,11 +92,11 @@ def repair(notebook: NotebookNode, release: NotebookNode) -> tuple[NotebookNode,
             cells.insert(_place(cells, name, list(wanted)), copy.deepcopy(original))
             notes.append(f"{name} was deleted; it was put back {'empty' if solution(original) else 'as released'}")
     for i, cell in enumerate(cells):
-        if grade_id(cell):
-            original = wanted[grade_id(cell)]
+        if name := grade_id(cell):
+            original = wanted[name]
             cell.metadata["nbgrader"] = copy.deepcopy(original.metadata["nbgrader"])
             if cell.cell_type != original.cell_type:
-                notes.append(f"{grade_id(cell)} had become a {cell.cell_type} cell")
+                notes.append(f"{name} had become a {cell.cell_type} cell")
                 new = nbformat.v4.new_code_cell if original.cell_type == "code" else nbformat.v4.new_markdown_cell
                 cells[i] = new(cell.source, id=cell.id, metadata=cell.metadata)
     notebook.cells = _distinct(cells)
@@ -180,7 +180,7 @@ def _same_place(free, cells, name, original, order) -> list:
 def _around(cells: list, name: str, order: list[str]) -> tuple[int, int]:
     """The places of the last cell that comes before ``name`` in the release, and of the first that comes after it."""
     rank = {other: i for i, other in enumerate(order)}
-    known = [(i, rank[grade_id(cell)]) for i, cell in enumerate(cells) if grade_id(cell)]
+    known = [(i, rank[known]) for i, cell in enumerate(cells) if (known := grade_id(cell))]
     before = max((i for i, r in known if r < rank[name]), default=-1)
     return before, min((i for i, r in known if r > rank[name]), default=len(cells))
 

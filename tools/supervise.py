@@ -18,6 +18,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
@@ -60,7 +61,7 @@ def check_ledger(ledger) -> None:
             raise ValueError(f"ledger: {name} is {ledger[name]!r}; it must be a text")
     for name in ("minutes", "memory_gb"):
         budget = ledger.get(name, {})
-        numbers = list(budget.values()) if isinstance(budget, dict) else [None]
+        numbers: list[Any] = list(budget.values()) if isinstance(budget, dict) else [None]
         if not all(type(number) in (int, float) and 0 <= number <= LARGEST for number in numbers):
             raise ValueError(f"ledger: {name} is {budget!r}; it must be an object of numbers from 0 to {LARGEST:,}")
 
@@ -86,7 +87,7 @@ class Result:
 
 def assigned(source: str) -> set[str]:
     """Names that a parameters cell assigns. papermill's own reading misses some annotated ones."""
-    targets = []
+    targets: list[Any] = []
     for node in ast.parse(source).body:
         targets += node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return {target.id for target in targets if isinstance(target, ast.Name)}
@@ -180,12 +181,17 @@ def run_one(
             stdout=subprocess.PIPE, stderr=log, text=True, env=env, start_new_session=True,
         )  # fmt: skip
         sampler = Sampler(worker.pid, gpu)
-        timer = threading.Timer(limit, lambda: (late.set(), kill_tree(worker.pid)))
+
+        def stop() -> None:
+            late.set()
+            kill_tree(worker.pid)
+
+        timer = threading.Timer(limit, stop)
         sampler.start()
         timer.start()
         finished = False
         try:
-            for line in worker.stdout:
+            for line in worker.stdout or ():
                 message = json.loads(line)
                 if "cell" in message:
                     on_cell()

@@ -209,11 +209,13 @@ def _unpack(content: dict) -> StepMemory:
         ledgers[name] = Ledger(**sizes)
     _must(isinstance(content["peak_at"], str), "peak_at", content["peak_at"], "a text")
     _must(type(content["frozen"]) is int and content["frozen"] >= 0, "frozen", content["frozen"], "integer bytes")
-    return StepMemory(**ledgers, peak_at=content["peak_at"], frozen=content["frozen"])
+    return StepMemory(
+        ledger=ledgers["ledger"], peak=ledgers["peak"], peak_at=content["peak_at"], frozen=content["frozen"]
+    )
 
 
 def _plain(thing) -> dict:
-    return asdict(thing) if is_dataclass(thing) else dict(thing or {})
+    return asdict(thing) if is_dataclass(thing) and not isinstance(thing, type) else dict(thing or {})
 
 
 def _slug(text: str) -> str:
