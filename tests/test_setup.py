@@ -32,6 +32,7 @@ TARGETS = [
     *("run", "test", "test-quick", "lint", "coverage", "lab", "notebooks", "grade", "colab", "doctor", "base"),
     *("bench", "accuracy", "clean", "help"),
 ]
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
 UNSLOTH = "pip install --no-deps -c constraints.txt --group unsloth"
 
 # Stands for python: remembers what it was asked, makes an environment out of itself, fails where FAIL matches.
@@ -202,9 +203,9 @@ def test_every_pin_installs_on_every_python_that_the_course_allows():
     that does without, an environment older than the pins) is named in a warning, for it is not checked here.
     """
     course = SpecifierSet(settings.pyproject(ROOT)["project"]["requires-python"])
-    pythons = [f"3.{minor}.{patch}" for minor in range(10, 15) for patch in range(20)]
-    allowed = [python for python in pythons if python in course]
-    assert allowed[0] == "3.11.0"
+    minors = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert minors[0] == "3.11" and "3.11.0" in course and "3.10.99" not in course
+    allowed = [python for minor in minors for patch in range(20) if (python := f"{minor}.{patch}") in course]
     refused, unknown = {}, []
     for name, pin in settings.pins(ROOT).items():
         package = next(iter(distributions(name=name)), None)
@@ -223,10 +224,12 @@ def test_every_pin_installs_on_every_python_that_the_course_allows():
 def test_ci_runs_what_a_reader_types():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK) and script.read_text().splitlines()[-1] == "make test"
-    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
-    job = workflow["jobs"]["test"]
-    assert job["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
-    assert job["steps"][-1] == {"run": "bash .ci/run"}
+    jobs = WORKFLOW["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
+    assert jobs["test"]["env"]["PYTHON"] == "python${{ matrix.python }}"
+    assert jobs["debian"]["container"] == "debian:12"
+    assert jobs["test"]["steps"][-1] == jobs["debian"]["steps"][-1] == {"run": "bash .ci/run"}
+    assert jobs["lint"]["steps"][-1]["run"].startswith("make lint")
 
 
 def test_the_code_is_ruff_clean():
