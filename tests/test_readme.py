@@ -1,14 +1,15 @@
-"""README tells the truth: its links lead somewhere, its commands exist, its table says what the notebooks declare."""
+"""README and CONTRIBUTING tell the truth: links, commands and rooms exist, the table says what notebooks declare."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 import yaml
 
 from tools import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf8")
+README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
 
 
 def front_matter(stem: str) -> dict:
@@ -16,17 +17,25 @@ def front_matter(stem: str) -> dict:
     return yaml.safe_load(path.read_text(encoding="utf8").split("---\n")[1])
 
 
-def test_every_link_leads_somewhere():
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if not link.startswith("http")]
-    assert len(links) > 5
+@pytest.mark.parametrize(("text", "least"), [(README, 5), (CONTRIBUTING, 2)])
+def test_every_link_leads_somewhere(text, least):
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
+    assert len(links) >= least
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_every_command_exists():
     makefile = (ROOT / "Makefile").read_text(encoding="utf8")
-    targets = set(re.findall(r"`?make ([a-z]+)", README))
-    assert {"run", "test", "lab", "notebooks", "grade", "colab", "doctor", "accuracy", "bench", "help"} <= targets
+    targets = set(re.findall(r"`?make ([a-z-]+)", README + CONTRIBUTING))
+    assert {"run", "test", "lint", "lab", "notebooks", "grade", "colab", "doctor", "accuracy", "bench"} <= targets
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.M)] == ["it"] * ("it" in targets)
+
+
+def test_every_room_exists():
+    paths = set(re.findall(r"`([\w-]+/[\w/.-]*)`", README + CONTRIBUTING))
+    assert {"minigpt/memory/families/", "tools/accuracy.py"} <= paths
+    stands_for_another = re.compile(r"NN|NAME|^build/")
+    assert [path for path in paths if not stands_for_another.search(path) and not (ROOT / path).exists()] == []
 
 
 def test_the_table_has_every_notebook_and_its_budget():
