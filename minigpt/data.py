@@ -39,6 +39,7 @@ SPLIT_SEED = 1  # puts 8% of the bytes in validation: 22 modules of different ki
 VALIDATION_SHARE = 0.1  # of the top-level modules, not of the bytes
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-")  # written when this Python was built: paths of one machine
+ADDED = {"sitecustomize", "_distutils_system_mod"}  # Debian's own, in the folder of the library
 
 Batch = tuple[Tensor, Tensor]
 
@@ -63,7 +64,7 @@ def library_sources() -> tuple[tuple[str, str], ...]:
     sources = []
     for path in tqdm(sorted(root.rglob("*.py")), desc="reading the standard library", unit="file", leave=False):
         parts = path.relative_to(root).with_suffix("").parts
-        if SKIPPED_FOLDERS.intersection(parts[:-1]) or parts[0].startswith(SKIPPED_PREFIXES):
+        if SKIPPED_FOLDERS.intersection(parts[:-1]) or parts[0].startswith(SKIPPED_PREFIXES) or parts[0] in ADDED:
             continue
         try:
             text = path.read_text(encoding="utf-8")
