@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from dataclasses import asdict, fields
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minigpt.console import show
 from minigpt.memory.buckets import BUCKETS, StepMemory
@@ -56,7 +56,7 @@ def make_parser() -> Parser:
         allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
         text = f"{field.metadata['help']}{allowed} (default: {default!r})".replace("%", "%%")
         if isinstance(default, bool):
-            kind = dict(action=argparse.BooleanOptionalAction)
+            kind: dict[str, Any] = dict(action=argparse.BooleanOptionalAction)
         else:
             kind = dict(type=str if default is None else type(default), metavar="VALUE")
         parser.add_argument(option, default=argparse.SUPPRESS, help=text, **kind)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
@@ -35,7 +36,7 @@ WANTED = 3  # changes
 class Change:
     """Fields of the plan set otherwise, so that it fits: in words what it costs, and the bytes saved at the peak."""
 
-    fields: dict[str, object]
+    fields: dict[str, Any]
     costs: str
     saves: int = 0
     rank: int = 0  # how dear it is among the changes that were tried
@@ -120,17 +121,23 @@ def fits(model, plan: TrainingPlan, card: str | None = None) -> Verdict:
 
     Raises ValueError without a card, for an unknown one, and for what ``predict`` refuses.
     """
-    if card is None and plan.card is None:
+    card = card or plan.card
+    if card is None:
         raise ValueError(f"card is None; allowed: {', '.join(GPUS)}")
     architecture = Architecture.of(model)
-    plan = replace(plan, card=find_gpu(card or plan.card))
+    plan = replace(plan, card=find_gpu(card))
     step = predict(architecture, plan)
     verdict = judge(step, plan, architecture)
     return replace(verdict, **_Search(architecture, plan, verdict).found())
 
 
 def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | None = None) -> Verdict:
-    """The verdict on a step, predicted or measured, for ``plan.card``; without what would fit instead."""
+    """The verdict on a step, predicted or measured, for ``plan.card``; without what would fit instead.
+
+    Raises ValueError for a plan without a card.
+    """
+    if plan.card is None:
+        raise ValueError(f"card is None; allowed: {', '.join(GPUS)}")
     gpu, needs = GPUS[plan.card], step.peak.total
     least, room, most = (int((gpu.vram - CONTEXT) / (1 + share)) for share in RESERVED)
     does = needs <= room
@@ -154,9 +161,11 @@ class _Search:
 
     def __init__(self, architecture: Architecture, plan: TrainingPlan, verdict: Verdict) -> None:
         self.architecture, self.plan, self.verdict, self.room = architecture, plan, verdict, verdict.room
-        self.known = {self._few_passes(plan): verdict.step}
+        self.known: dict[TrainingPlan, StepMemory] = {}
+        if verdict.step is not None:
+            self.known[self._few_passes(plan)] = verdict.step
 
-    def found(self) -> dict[str, object]:
+    def found(self) -> dict[str, Any]:
         """The fields of the verdict that are searched for."""
         plan, context = self.plan, self.architecture.context
         longest = context if has_learned_positions(self.architecture) else max(context, plan.seq_len)
@@ -173,7 +182,7 @@ class _Search:
         """Bytes that stay from step to step with ``fields`` set otherwise."""
         return self._step(fields).ledger.persistent
 
-    def _step(self, fields: dict[str, object]) -> StepMemory:
+    def _step(self, fields: dict[str, Any]) -> StepMemory:
         plan = self._few_passes(replace(self.plan, **fields))
         if plan not in self.known:
             self.known[plan] = predict(self.architecture, plan)
@@ -186,7 +195,9 @@ class _Search:
 
     def _changes(self, length: int | None, batch: int | None) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """The cheapest changes that make it fit: one alone, else two together, else as many as it takes."""
-        found, rest, not_priced = [], [], []
+        found: list[Change] = []
+        rest: list[Change] = []
+        not_priced: list[str] = []
         for rank, change in enumerate(_candidates(self.plan, length, batch)):
             if len(found) == WANTED:
                 break

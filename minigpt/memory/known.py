@@ -11,7 +11,7 @@ cards and papers. Every entry gives, in transformers, the number of parameters t
 from __future__ import annotations
 
 
-def _model(model_type: str, C: int, inner: int, layers: int, heads: int, kv: int | None = None, **more) -> dict:
+def _model(model_type: str, C: int, inner: int, layers: int, heads: int, kv: int | None = None, /, **more) -> dict:
     return dict(
         model_type=model_type, hidden_size=C, intermediate_size=inner, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv or heads, **more,
@@ -28,8 +28,12 @@ def _llama3(*sizes: int, context: int = 131072, **more) -> dict:
     return _llama(*sizes, 8, V=128256, context=context, **more)
 
 
-def _mistral(*sizes: int, V: int = 32000, context: int = 32768, window: int | None = None, **more) -> dict:
-    return _model("mistral", *sizes, 8, vocab_size=V, max_position_embeddings=context, sliding_window=window, **more)
+def _mistral(
+    C: int, inner: int, layers: int, heads: int, *, V: int = 32000, context: int = 32768, window: int | None = None,
+    **more,
+) -> dict:  # fmt: skip
+    more |= dict(vocab_size=V, max_position_embeddings=context, sliding_window=window)
+    return _model("mistral", C, inner, layers, heads, 8, **more)
 
 
 def _qwen2(*sizes: int, V: int = 152064, tied: bool = False) -> dict:
@@ -55,8 +59,9 @@ def _phi(C: int, layers: int, rotary: float) -> dict:
     return _model("phi", C, 4 * C, layers, 32, **more)
 
 
-def _granite(*sizes: int, V: int) -> dict:
-    return _model("granite", *sizes, 8, vocab_size=V, max_position_embeddings=131072, tie_word_embeddings=True)
+def _granite(C: int, inner: int, layers: int, heads: int, *, V: int) -> dict:
+    more = dict(vocab_size=V, max_position_embeddings=131072, tie_word_embeddings=True)
+    return _model("granite", C, inner, layers, heads, 8, **more)
 
 
 def _starcoder2(C: int, layers: int, heads: int, kv: int, tied: bool = True) -> dict:
