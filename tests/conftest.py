@@ -17,6 +17,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # nbgrader calls alembic
 
 
+SLOW_FIXTURES = {"children", "grades", "ran", "runs"}  # processes, a grader, notebooks, trainers: whoever asks first
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves tests out
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def hermetic_jupyter(tmp_path_factory):
     """Jupyter and IPython without the settings, extensions and kernels of whoever runs the tests."""

@@ -34,6 +34,7 @@ def children(monkeypatch):
     assert started and all(child.poll() is not None for child in started)
 
 
+@pytest.mark.slow
 def test_a_step_measured_apart_is_the_step_measured_here():
     plan = TrainingPlan(batch=2, seq_len=16, method="lora", precision="bf16", optimizer_loop="single")
     assert measure_apart(TINY, plan) == measure(TINY, plan, "cpu")
@@ -146,6 +147,7 @@ def test_what_a_child_has_started_ends_with_it(children, monkeypatch, tmp_path):
     assert child == children[0].pid and ends(grandchild)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_when_the_parent_dies_its_children_do(how, tmp_path):
     code = f"import tests.test_apart as t; t.run_apart({{'a': t.sleeper(t.Path({str(tmp_path / 'ids')!r}))}})"

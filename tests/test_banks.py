@@ -27,6 +27,7 @@ def entries(lab) -> list[bank.Entry]:
     return bank.read_bank(ROOT / "content" / "labs" / f"{lab.name}.bank.py")
 
 
+@pytest.mark.slow
 def test_wrong_answers_lose_their_points_and_right_ones_keep_them(lab, entries, capsys):
     verdicts = []
     with capsys.disabled():  # the table belongs in the test's output, green or not
@@ -53,6 +54,7 @@ def test_the_untouched_student_version_fails_every_check(lab):
             assert kind == "AssertionError" and "not written yet" in message, (exercise, message)
 
 
+@pytest.mark.slow
 def test_the_instructors_answers_pass_silently(lab):
     for exercise, answer in lab.answers.items():
         assert lab.run(exercise, answer) == (None, "", ""), exercise

@@ -80,6 +80,7 @@ def built(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_the_course_is_fresh():
     changes = build.stale(ROOT, build.build(ROOT))
     assert not changes, "run `make notebooks` and commit what it changes"
@@ -98,6 +99,7 @@ def test_the_same_text_gives_the_same_bytes(built):
         assert json.dumps(json.loads(content), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n" == content
 
 
+@pytest.mark.slow
 def test_nbgrader_generates_the_same_release(built, tmp_path):
     from nbgrader.apps import GenerateAssignmentApp
     from traitlets.config import PyFileConfigLoader

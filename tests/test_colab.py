@@ -101,6 +101,7 @@ def tiny(course):
     return root
 
 
+@pytest.mark.slow
 def test_a_packed_notebook_runs_anywhere(tiny, stranger, tmp_path_factory):
     folder = tmp_path_factory.mktemp("empty")
     packed = folder / "01-tiny.ipynb"
@@ -116,6 +117,7 @@ def test_a_packed_notebook_runs_anywhere(tiny, stranger, tmp_path_factory):
     assert [output for cell in ran.cells for output in cell.get("outputs", [])] == []  # set-up is quiet
 
 
+@pytest.mark.slow
 def test_the_first_lesson_runs_anywhere(stranger, tmp_path):
     lesson = min(ROOT.glob("lessons/*.ipynb"))
     notebook = colab.carry(nbformat.read(lesson, as_version=4), colab.wheel(ROOT), settings.pins(ROOT))

@@ -96,6 +96,7 @@ def test_a_file_that_is_no_valid_python_has_no_pairs(source):
     assert list(functions_documented(source)) == []
 
 
+@pytest.mark.slow
 def test_pairs_fit_differ_and_do_not_leak():
     train, validation = docstring_pairs("train", 128), docstring_pairs("validation", 128)
     assert len(train) > 2000 and len(validation) > 100

@@ -22,6 +22,7 @@ def peaks(step) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

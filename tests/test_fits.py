@@ -40,6 +40,7 @@ def peak(model, plan: TrainingPlan, **fields) -> int:
     return predict(model, replace(plan, **fields)).peak.total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "plan"), CASES.values(), ids=list(CASES))
 def test_the_verdict_is_what_predict_says_of_each_plan(model, plan, calls):
     plan = TrainingPlan(**plan)
@@ -77,6 +78,7 @@ def test_a_sequence_ends_at_the_context():
     assert verdict.longest_sequence == MODELS["llama-grouped"].get("max_position_embeddings", 2048)
 
 
+@pytest.mark.slow
 def test_nothing_makes_seventy_billion_fit_a_t4():
     verdict = fits("llama-2-70b", TrainingPlan(precision="bf16", card="T4"))
     assert (verdict.longest_sequence, verdict.largest_batch, verdict.changes) == (None, None, ())

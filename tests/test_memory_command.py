@@ -24,6 +24,7 @@ def test_the_ledger_is_printed(capsys):
     assert "124,439,808 parameters" in out and all(bucket in out for bucket in BUCKETS) and "peak:" in out
 
 
+@pytest.mark.slow
 def test_the_answer_ends_it(capsys):
     arguments = ["smollm2-1.7b", "--like", "hf-trainer", "--method", "lora", "--batch", "16", "--seq-len", "2048"]
     assert main([*arguments, "--card", "RTX 4090"]) == 1

@@ -23,6 +23,7 @@ def assert_close(predicted, measured):
     assert abs(found["activations"][1]) < 0.01 and abs(found["peak"][1]) < 0.01, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in cases() if "micro" not in c.model][::11], ids=str)
 def test_fake_tensors(case):
     assert_close(*compare(case, "fake"))
@@ -33,6 +34,7 @@ def test_real_tensors(case):
     assert_close(*compare(case, "cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", adapter_cases()[::9], ids=str)
 def test_adapters_of_peft_and_bitsandbytes(case):
     assert_close(*compare(case, "cpu" if case.needs_values else "fake"))
@@ -70,6 +72,7 @@ def test_the_frozen_part_of_the_weights_is_the_base():
     assert predicted.trainable == predicted.ledger.gradients == (predicted.ledger.optimizer - 4 * 42) // 2
 
 
+@pytest.mark.slow
 def test_a_step_of_llama_7b():
     """transformers' own 7B model, all of it, on fake tensors: 63.88 GiB, as torch's MemTracker says too."""
     plan = TrainingPlan(batch=4, seq_len=512, precision="bf16", holds="outputs", use_cache=True)

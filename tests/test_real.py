@@ -285,6 +285,7 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
     assert run["losses"][0] == pytest.approx(runs["plain"]["losses"][0], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_alike():
     from minigpt.checks import kbit_counts
 
