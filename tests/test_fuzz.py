@@ -45,7 +45,11 @@ OPEN = {
         for name, precision in PRECISIONS.items()
         if precision.weights == 2
     },
-    "SGD makes no gradients of its own": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
+    "dropout under checkpointing in gpt2": small(
+        "gpt2", dict(checkpointing="full", seq_len=2), n_embd=32, resid_pdrop=0.1, attn_pdrop=0.1
+    ),
+    "8-bit AdamW has no float32 gradients": small("gpt2", dict(precision="bf16-master-grad32", optimizer="adamw8bit")),
+    "SGD has no float32 gradients": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
 }
 
 
