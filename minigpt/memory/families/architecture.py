@@ -121,7 +121,12 @@ class Architecture:
         return []
 
     def check(self, plan) -> None:
-        """Raise ValueError for a configuration or a plan that the family does not cover."""
+        """Raise ValueError for a plan that the family does not cover."""
+
+    # ------------------------------------------------------------ what follows
+
+    def check_covered(self, plan) -> None:
+        """Raise ValueError for a configuration that is not covered, naming its field."""
         if self.not_covered:
             raise ValueError(self.not_covered)
         if self.window and plan.seq_len >= self.window:
@@ -129,8 +134,6 @@ class Architecture:
                 f"sliding_window is {self.window}; only sequences shorter than that are covered, and seq_len is "
                 f"{plan.seq_len}"
             )
-
-    # ------------------------------------------------------------ what follows
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every parameter tensor, in the order of the real model; a tied head appears once, as the embedding."""
