@@ -30,12 +30,7 @@ def small(family: str, plan: dict, **changes) -> dict:
 # What the fuzzer has found and nobody has mended yet: its smallest case each. One that is mended must leave the list.
 OPEN = {
     "bitsandbytes' layers in gpt2": small("gpt2", dict(method="qlora")),
-    "DoRA in gpt2": small("gpt2", dict(method="lora", variant="dora")),
-    "LoRA in gpt2 with checkpointing": small("gpt2", dict(method="lora", checkpointing="full")),
-    "outputs held with adapters in MiniGPT": small("minigpt", dict(method="lora", holds="outputs")),
-    "outputs held with 4 bits in MiniGPT": small("minigpt", dict(method="qlora", holds="outputs", batch=2, seq_len=16)),
     "4-bit matrices under 64 weights in MiniGPT": small("minigpt", dict(method="qlora", rank=2), n_embd=4),
-    "adapters of the base's dtype on 4 bits": small("llama", dict(method="qlora", adapter_dtype="same")),
     "eager attention, autocast, checkpointing": small(
         "llama", dict(precision="bf16-autocast", attention="eager", checkpointing="full")
     ),
