@@ -10,13 +10,14 @@ Left out: multimodal parts, cross-attention. This file imports no torch.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import ClassVar
 
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.fields import check_fields
 from minigpt.memory.names import resolve
 from minigpt.values import check_choice, check_counts, check_flags
 
@@ -58,6 +59,8 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
+    window: int | None = None  # mistral: tokens that attention sees; predict() covers shorter sequences only
+    not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
     conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
     rotary: ClassVar[bool] = True  # positions are rotations; else a table as long as the context
@@ -85,7 +88,8 @@ class Architecture:
             if family not in FAMILIES or family == "minigpt":
                 allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
                 raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
-            return family_class(family).read(source)
+            not_covered, window = coverage(family, source)
+            return replace(family_class(family).read(source), not_covered=not_covered, window=window)
         if all(hasattr(source, name) for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size")):
             return family_class("minigpt").read(source)
         raise ValueError(
@@ -125,6 +129,16 @@ class Architecture:
 
     # ------------------------------------------------------------ what follows
 
+    def check_covered(self, plan) -> None:
+        """Raise ValueError for a configuration that is not covered, naming its field."""
+        if self.not_covered:
+            raise ValueError(self.not_covered)
+        if self.window and plan.seq_len >= self.window:
+            raise ValueError(
+                f"sliding_window is {self.window}; only sequences shorter than that are covered, and seq_len is "
+                f"{plan.seq_len}"
+            )
+
     def tensors(self) -> tuple[Tensor, ...]:
         """Every parameter tensor, in the order of the real model; a tied head appears once, as the embedding."""
         first, last = self.outer_tensors()
@@ -145,6 +159,19 @@ class Architecture:
     def linear_parameters(self) -> int:
         """Parameters in the matrices of the blocks: what adapters adapt and 4-bit formats quantize."""
         return sum(t.numel for t in self.tensors() if t.kind == "linear")
+
+
+def coverage(family: str, config: dict) -> tuple[str, int | None]:
+    """(why this configuration is not covered, or nothing; the window that every layer's attention has)."""
+    try:
+        used = check_fields(family, config)
+    except ValueError as error:
+        return str(error), None
+    if used.get("use_sliding_window"):
+        return "use_sliding_window is True; allowed: False", None
+    if "sliding_attention" in (used.get("layer_types") or ()):
+        return "layer_types has 'sliding_attention'; allowed: full_attention", None
+    return "", used["sliding_window"] if family == "mistral" else None
 
 
 def family_class(family: str) -> type[Architecture]:

@@ -33,6 +33,7 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     """
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
+    architecture.check_covered(plan)
     architecture.check(plan)
     _refuse(plan)
     card = GPUS[plan.card] if plan.card else None

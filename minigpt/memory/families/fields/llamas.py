@@ -1,0 +1,88 @@
+"""llama and its near relatives: RMSNorm, rotary positions, a gated MLP. Defaults are transformers 5.17's."""
+
+from __future__ import annotations
+
+from minigpt.memory.families.fields.shared import NO_DROPOUT, RMS_NORM, ROTARY, SILU, SIZES, Fields, names
+
+PLAIN = RMS_NORM | ROTARY
+WINDOW = dict(sliding_window=4096, use_sliding_window=False, max_window_layers=28, layer_types=None)  # of the Qwens
+GELU = ("gelu_pytorch_tanh", "gelu")  # one kernel each, which saves its input
+ONE_WAY = {"use_bidirectional_attention": (None, False)}
+GEMMA = {**SIZES, "vocab_size": 256000, "head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+         "attention_bias": False}  # fmt: skip
+GEMMA2 = {
+    **GEMMA, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096, "layer_types": None,
+    "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
+}  # fmt: skip
+
+LLAMAS = {
+    "llama": Fields(
+        used={**SIZES, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN | names("pretraining_tp is_llama_config rope_interleaved"),
+    ),
+    "mistral": Fields(
+        used={**SIZES, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+              "sliding_window": 4096, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN,
+    ),
+    "qwen2": Fields(
+        used={**SIZES, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+              "max_position_embeddings": 32768, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN | names("use_mrope"),
+    ),
+    "qwen3": Fields(
+        used={**SIZES, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+              "head_dim": 128, "max_position_embeddings": 32768, "attention_bias": False, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN,
+    ),
+    "gemma": Fields(
+        used={**GEMMA, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+              "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh"},
+        only={"hidden_act": GELU, **NO_DROPOUT, **ONE_WAY},
+        without_effect=PLAIN | names("hidden_activation"),
+    ),
+    "gemma2": Fields(
+        used=GEMMA2,
+        only={"hidden_activation": GELU, **NO_DROPOUT, **ONE_WAY},
+        without_effect=PLAIN | names("hidden_act query_pre_attn_scalar"),
+    ),
+    "gemma3_text": Fields(
+        used={**GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None,
+              "attn_logit_softcapping": None, "sliding_window_pattern": 6},
+        only={"hidden_activation": GELU, **NO_DROPOUT, "use_bidirectional_attention": (False, None)},
+        without_effect=PLAIN | names("query_pre_attn_scalar rope_local_base_freq _sliding_window_pattern"),
+    ),
+    "phi3": Fields(
+        used={**SIZES, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+              "max_position_embeddings": 4096, "sliding_window": None, "partial_rotary_factor": 1.0,
+              "rope_type": "default", "original_max_position_embeddings": 4096, "hidden_act": "silu"},
+        # su and yarn are older names of its longrope, which keeps one vector of frequencies where others keep two.
+        only={**SILU, **NO_DROPOUT, "rope_type": ("default", "longrope", "su", "yarn"), "resid_pdrop": (0.0,),
+              "embd_pdrop": (0.0,), "attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
+        without_effect=PLAIN | names("interpolate_factor full_attn_mod"),
+    ),
+    "olmo2": Fields(
+        used={**SIZES, "vocab_size": 50304, "attention_bias": False, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN,
+    ),
+    "granite": Fields(
+        used={**SIZES, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN
+        | names("embedding_multiplier logits_scaling residual_multiplier attention_multiplier"),  # numbers
+    ),
+    "smollm3": Fields(
+        used={**SIZES, "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+              "num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": True,
+              "attention_bias": False, "mlp_bias": False, "use_sliding_window": False, "sliding_window": None,
+              "layer_types": None, "no_rope_layers": None, "no_rope_layer_interval": 4, "hidden_act": "silu"},
+        only={**SILU, **NO_DROPOUT},
+        without_effect=PLAIN | names("max_window_layers pretraining_tp"),
+    ),
+}  # fmt: skip
