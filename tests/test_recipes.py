@@ -137,7 +137,7 @@ def test_trls_four_bits_and_loss():
     cast = source.split("if _is_quantized_model:")[1].split("# Data collator")[0]
     assert "param.data = param.data.to(torch.bfloat16)" in cast and TRL.adapter_dtype == "same"
     assert "prepare_model_for_kbit_training" not in source and not TRL.kbit_preparation
-    assert "outputs = model(**inputs, fused_lm_head=True)" in source and TRL.loss == "chunked"
+    assert "outputs = model(**inputs, fused_lm_head=True)" in source and TRL.loss == "trl"
     assert TrainingPlan.like("trl-sft", method="lora").adapter_dtype == "fp32"
 
 

@@ -138,7 +138,7 @@ class TrainingPlan:
     holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
     checkpointing: str = _says("none", "'full': every block keeps its input alone and runs again in backward")
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
-    upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits")
+    upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits; transformers' own always does")
     loss: str = _says(
         "model", "'shifted': one's own loop; never all logits: 'chunked' (torchtune), 'fused' (Liger), 'trl'"
     )
@@ -164,12 +164,30 @@ class TrainingPlan:
             raise ValueError(f"use_cache is True; with checkpointing {self.checkpointing!r} transformers turns it off")
         if not isinstance(self.targets, str):
             raise ValueError(f"targets is {self.targets!r}; it must be 'all-linear', or names such as 'q,v'")
-        names = [name.strip().removesuffix("_proj") for name in self.targets.split(",")]
-        object.__setattr__(self, "targets", ",".join(names))
+        if not isinstance(self.modules_to_save, str):
+            raise ValueError(f"modules_to_save is {self.modules_to_save!r}; it must be a text such as 'embedding,head'")
+        for name in ("targets", "modules_to_save"):
+            words = [word.strip().removesuffix("_proj") for word in getattr(self, name).split(",")]
+            object.__setattr__(self, name, ",".join(words))
         if self.method == "full" and self.variant != "lora":
             raise ValueError(f"variant is {self.variant!r}; method 'full' has no adapters: allowed with it: lora")
         if self.method != "full" and self.regime.float32_update:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise ValueError for values that are allowed one by one and not together."""
+        if self.regime.float32_update and self.optimizer != "adamw":
+            raise ValueError(f"optimizer is {self.optimizer!r}; with precision {self.precision!r} allowed: adamw")
+        if self.autocast and self.regime.weights == 4:
+            other = "bf16-autocast" if self.precision == "fp32" else self.precision
+            raise ValueError(f"autocast is True; over float32 weights that is precision {other!r}, with autocast False")
+        if self.optimizer_in_backward and self.accumulation > 1:
+            raise ValueError(f"accumulation is {self.accumulation}; with optimizer_in_backward it must be 1")
+        if self.sequences != "plain" and self.seq_len < 2:
+            raise ValueError(f"seq_len is {self.seq_len}; with sequences {self.sequences!r} it must be at least 2")
+        if not set(self.saved_modules) <= {"embedding", "head"}:
+            raise ValueError(f"modules_to_save is {self.modules_to_save!r}; allowed: embedding, head, embedding,head")
 
     @classmethod
     def like(cls, library: str, **changes) -> TrainingPlan:

@@ -58,7 +58,7 @@ _TRAINER = dict(
     precision="bf16", optimizer="adamw", optimizer_loop="fused", zero_grad="before_forward", holds="loss",
     use_cache=False, checkpointing="none", attention="sdpa", upcast=True, loss="model",
 )  # fmt: skip
-_SFT = {**_TRAINER, "autocast": True, "checkpointing": "full", "loss": "chunked"}
+_SFT = {**_TRAINER, "autocast": True, "checkpointing": "full", "loss": "trl"}
 _SCRIPT = {**_TRAINER, "optimizer_loop": "foreach", "holds": "outputs", "use_cache": True}
 _UNSLOTH = {
     **_SFT, "optimizer": "adamw8bit", "loss": "fused", "rank": 16, "lora_dropout": 0.0, "targets": "all-linear",

@@ -112,7 +112,7 @@ def _own_dora(layers: Layers, x: Value, y: Value, name: str) -> Value:
 
 def _own_product(layers: Layers, name: str, weight: Value) -> Value:
     """s B A, in W's size and precision, without autograd. Autocast casts B and A, and keeps that for the update."""
-    dtype = [ops.lowered(layers.tape, layers[name + part]).dtype for part in (".B", ".A")][0]
+    dtype = [ops.lowered(layers[name + part])[0].dtype for part in (".B", ".A")][0]
     product = ops.cast(layers.tape.new(weight.shape, dtype), weight.dtype)
     return ops.scale(product)
 

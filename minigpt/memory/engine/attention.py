@@ -16,7 +16,7 @@ from minigpt.memory.engine.tape import Value
 def attention(q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0) -> Value:
     """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as (B, T, H, E)."""
     tape = q.storage.tape
-    q, k, v = ops.lowered(tape, q), ops.lowered(tape, k), ops.lowered(tape, v)
+    v, k, q = ops.lowered(v, k, q)
     if dropout or v.shape[-1] != k.shape[-1]:
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
         out = _math(q, k, v, mask, dropout)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 
 from minigpt.memory.engine import layout, views
-from minigpt.memory.engine.tape import ITEMSIZE, Tape, Value
+from minigpt.memory.engine.tape import ITEMSIZE, Leaf, Tape, Value
 
 FLOATING = ("float32", "float16", "bfloat16")
 
@@ -153,12 +153,20 @@ def cast(x: Value, dtype: str) -> Value:
     return tape.record("cast", (x,), _out(x, dtype), (), lambda g: [tape.new(g.shape, own, _out(g)[2])])
 
 
-def lowered(tape: Tape, x: Value) -> Value:
-    """x as a matrix product takes it: in autocast's dtype, if that is on. The casts of trained weights are cached."""
+def lowered(*values: Value | None) -> list[Value | None]:
+    """What a matrix product takes: in autocast's dtype, if that is on. The casts of trained weights are cached.
+
+    torch casts its arguments from the last to the first, which decides whose gradient is cast back first.
+    """
+    return [value and _lowered(value) for value in values]
+
+
+def _lowered(x: Value) -> Value:
+    tape = x.storage.tape
     dtype = tape.autocast
     if dtype is None or x.dtype == dtype or x.dtype not in FLOATING:
         return x
-    if x.source is None or type(x.source).__name__ != "Leaf" or x.dtype != "float32" or x.base is not None:
+    if type(x.source) is not Leaf or x.dtype != "float32" or x.base is not None:
         return cast(x, dtype)
     if x.storage not in tape.casts:
         tape.casts[x.storage] = cast(x, dtype)
@@ -258,15 +266,12 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
 
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     """F.linear: x (..., n_in) @ weight (n_out, n_in) transposed, plus bias (n_out)."""
-    tape = x.storage.tape
-    x, weight = lowered(tape, x), lowered(tape, weight)
+    bias, weight, x = lowered(bias, weight, x)
     *rows, n_in = x.shape
     n_out = weight.shape[0]
     turned = views.transpose(weight, 0, 1)
-    if bias is not None:
-        bias = lowered(tape, bias)
-        if x.strides is None:
-            return views.view(addmm(bias, views.view(x, -1, n_in), turned), *rows, n_out)
+    if bias is not None and x.strides is None:
+        return views.view(addmm(bias, views.view(x, -1, n_in), turned), *rows, n_out)
     if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
         # A frozen weight is repeated for each sequence rather than the input copied.
         out = views.unsafe_view(_bmm(x, views.expand(views.unsqueeze(turned, 0), rows[0], n_in, n_out)), *rows, n_out)
@@ -282,17 +287,15 @@ def _add_in_place(x: Value, bias: Value) -> Value:
 
 def conv1d(x: Value, weight: Value, bias: Value) -> Value:
     """transformers' Conv1D, gpt2's layer: weight (n_in, n_out), the other way round."""
-    tape = x.storage.tape
     *rows, n_in = x.shape
     flat = views.view(x, -1, n_in)
-    bias, flat, weight = lowered(tape, bias), lowered(tape, flat), lowered(tape, weight)
+    weight, flat, bias = lowered(weight, flat, bias)
     return views.view(addmm(bias, flat, weight), *rows, weight.shape[1])
 
 
 def matmul(a: Value, b: Value) -> Value:
     """(B, H, n, k) @ (B, H, k, m): one batched product; a factor whose batches are not in a row is copied."""
-    tape = a.storage.tape
-    a, b = lowered(tape, a), lowered(tape, b)
+    b, a = lowered(b, a)
     B, H, n, k = a.shape
     left, right = views.view(a, B * H, n, k), views.view(b, B * H, k, b.shape[3])
     return views.unsafe_view(_bmm(left, right), B, H, n, b.shape[3])

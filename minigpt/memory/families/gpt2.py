@@ -118,7 +118,8 @@ class GPT2(Decoder):
         q, k, v = (heads(x, self.head_dim) for x in (q, k, v))
         k, v = cached(layers, k, v)
         y, weights = attend(layers, q, k, v, mask, self.attn_pdrop, _eager)
-        return ops.dropout(layers(y, at + "o"), self.resid_pdrop), weights
+        y = layers(y, at + "o")
+        return ops.dropout(y, self.resid_pdrop), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
         hidden = layers(x, at + "up")

@@ -32,7 +32,7 @@ def causal_loss(layers: Layers, logits: Value, targets: Value) -> Value:
     if plan.holds == "outputs":
         layers.outputs.append(logits)
     B, T = targets.shape
-    upcast = upcasted(layers, logits)
+    upcast = ops.cast(logits, "float32")
     padded = tape.new((B, T + 1), "int64")
     shifted = views.contiguous(views.narrow(padded, 1, T))  # one row needs no copy
     loss = ops.cross_entropy(views.view(upcast, -1, upcast.shape[-1]), views.view(shifted, -1))
@@ -99,7 +99,7 @@ def fused(layers: Layers, hidden: Value, targets: Value) -> Value:
         piece = views.narrowed(hidden, 0, min(size, tokens - start))
         logits = storage or _product(piece, weight, (piece.shape[0], V), dtype)
         if not whole:  # the product is copied into its place in grad_hidden; autocast keeps a trained weight's cast
-            _product(logits, ops.lowered(tape, weight), piece.shape, dtype)
+            _product(logits, ops.lowered(weight)[0], piece.shape, dtype)
         if grad_weight is not None and ITEMSIZE[dtype] == 2:
             _as(piece, dtype)
         elif grad_weight is not None:
@@ -216,7 +216,9 @@ def loss_of(layers: Layers, hidden: Value, targets: Value) -> Value:
     """The loss of last hidden states (B, T, C), as the plan has it."""
     plan, layers.tape.block = layers.plan, "head"
     if plan.loss in HEADLESS:
-        return HEADLESS[plan.loss](layers, hidden, targets)
+        loss = HEADLESS[plan.loss](layers, hidden, targets)
+        layers.outputs = [*layers.outputs, hidden] if plan.holds == "outputs" else []
+        return loss
     if plan.logits_to_keep:
         keep = min(plan.logits_to_keep, targets.shape[1])
         hidden, targets = views.narrow(hidden, 1, keep), views.narrow(targets, 1, keep)

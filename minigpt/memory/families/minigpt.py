@@ -32,6 +32,8 @@ class MiniGPT(Architecture):
         for name, value in only.items():
             if getattr(plan, name) != value:
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
+        if plan.method == "qlora" and self.n_embd < 8:
+            raise ValueError(f"n_embd is {self.n_embd}; with method 'qlora' a matrix needs the 64 weights of one block")
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
 

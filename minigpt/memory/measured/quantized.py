@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from minigpt.memory.measured.models import half
 from minigpt.memory.plan import TrainingPlan
@@ -26,9 +27,20 @@ def quantize(model: nn.Module, plan: TrainingPlan) -> None:
     make = _four_bit if plan.quantization == "nf4" else _eight_bit
     head = model.get_output_embeddings()
     for name, linear in list(model.named_modules()):
+        if isinstance(linear, Conv1D):
+            linear = _as_linear(linear)
         if isinstance(linear, nn.Linear) and linear is not head:
             model.set_submodule(name, make(linear, plan))
     setattr(model, "is_loaded_in_4bit" if plan.quantization == "nf4" else "is_loaded_in_8bit", True)  # what peft asks
+
+
+def _as_linear(layer: Conv1D) -> nn.Linear:
+    """gpt2's layer, whose weight is (n_in, n_out), as the linear layer that transformers makes of it."""
+    n_in, n_out = layer.weight.shape
+    linear = nn.Linear(n_in, n_out, device="meta")
+    linear.weight = nn.Parameter(layer.weight.data.T.contiguous(), requires_grad=False)
+    linear.bias = layer.bias
+    return linear
 
 
 def _four_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
