@@ -39,6 +39,11 @@ def _elementwise(tape: Tape, dtype: str, *layouts: layout.Layout) -> Value:
     return tape.new(shape, dtype, strides)
 
 
+def like(x: Value) -> Value:
+    """A new tensor of x's shape and dtype that lies as x does."""
+    return _elementwise(x.storage.tape, x.dtype, x.layout)
+
+
 def _saves(a: Value, b: Value) -> list:
     """What a product saves: each factor, if the other takes a gradient."""
     return [x.storage for x, other in ((a, b), (b, a)) if other.source is not None]

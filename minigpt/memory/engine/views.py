@@ -95,10 +95,14 @@ def expand(x: Value, *shape: int) -> Value:
     if shape == x.shape:
         return x
     tape, old = x.storage.tape, x.shape
-    strides = layout.contiguous(old) if x.strides is None else x.strides
-    steps = tuple(0 if n != m else s for n, m, s in zip(old, shape, strides, strict=True))
-    out = _same_storage(x, shape, layout.plain(shape, steps))
-    return tape.record("expand", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    return tape.record("expand", (x,), expanded(x, shape), (), lambda g: [tape.new(old, g.dtype)])
+
+
+def expanded(x: Value, shape: Shape) -> Value:
+    """As ``expand``, without a record."""
+    strides = layout.contiguous(x.shape) if x.strides is None else x.strides
+    steps = tuple(0 if n != m else s for n, m, s in zip(x.shape, shape, strides, strict=True))
+    return _same_storage(x, shape, layout.plain(shape, steps))
 
 
 def contiguous(x: Value) -> Value:

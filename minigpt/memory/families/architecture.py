@@ -27,6 +27,9 @@ FAMILIES = {  # model_type: module and class
     "mistral": "mistral:Mistral",
     "qwen2": "qwen2:Qwen2",
     "qwen3": "qwen3:Qwen3",
+    "qwen3_moe": "qwen3_moe:Qwen3Moe",
+    "qwen2_moe": "qwen2_moe:Qwen2Moe",
+    "mixtral": "mixtral:Mixtral",
     "gpt2": "gpt2:GPT2",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
@@ -38,7 +41,7 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    kind: str  # "embedding", "linear", "bias", "norm" or "head"
+    kind: str  # "embedding", "linear", "bias", "norm" or "head"; in a mixture also "experts" (E, out, in) and "router"
 
     @property
     def numel(self) -> int:
@@ -123,6 +126,11 @@ class Architecture:
     def buffers(self) -> list[int]:
         """Bytes of each tensor of the model that is no parameter."""
         return []
+
+    def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
+        """The rank of the adapter that peft gives to ``tensor``, or 0; ``targets`` are the names of the plan's."""
+        adapted = tensor.kind in ("linear", "head") and tensor.name.rsplit(".", 1)[-1] in targets
+        return plan.rank if adapted else 0
 
     def check(self, plan) -> None:
         """Raise ValueError for a plan that the family does not cover."""

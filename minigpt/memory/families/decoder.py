@@ -40,6 +40,7 @@ class Decoder(Architecture):
         require_gradient(layers, embedded)
         positions = positions_of(layers, tokens)
         mask = causal_mask(layers, embedded)
+        unused = self.unused_mask(layers, embedded)
         cos, sin = rotations(embedded, positions, self.head_dim)
         hidden = embedded
         for i in range(self.n_layer):
@@ -48,8 +49,11 @@ class Decoder(Architecture):
             hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
         tape.block = "norm"
         hidden = self.last_norm(layers, hidden)
-        del positions
+        del positions, unused
         return hidden
+
+    def unused_mask(self, layers: Layers, embedded: Value) -> Value | None:
+        """A mask that the model makes for layers that it has not."""
 
     def buffers(self) -> list[int]:
         """The rotary frequencies: two float32 vectors of head_dim / 2."""
