@@ -13,7 +13,7 @@ from minigpt.memory.engine.tape import Tape
 from minigpt.memory.families import experts
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
-from tools.accuracy import MODELS
+from tools.accuracy import MODELS, mixture
 
 MIXTURES = {name: MODELS[name] for name in ("mixtral", "qwen2-moe", "qwen3-moe")}
 SMALL = {  # with few tokens to choose from, the peak is inside a block
@@ -21,6 +21,8 @@ SMALL = {  # with few tokens to choose from, the peak is inside a block
     "mixtral, one of eight": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_key_value_heads=1),
     "qwen2-moe, normed": dict(MODELS["qwen2-moe"], vocab_size=16, norm_topk_prob=True, qkv_bias=False),
 }  # fmt: skip
+GPT_OSS = mixture("gpt_oss", num_local_experts=8, sliding_window=32, intermediate_size=48, vocab_size=16)
+BUILT = {**MIXTURES, "gpt-oss": GPT_OSS}  # attention must be eager, since gpt_oss has no other
 PLANS = {
     "fp32": dict(),
     "bf16, eager": dict(precision="bf16", attention="eager", holds="outputs", use_cache=True),
@@ -53,6 +55,19 @@ def test_predicted_to_the_byte(config, changes):
     assert largest(predict(config, plan)) == largest(measure(config, plan, "cpu"))
 
 
+@pytest.mark.parametrize("changes", PLANS.values(), ids=list(PLANS))
+def test_gpt_oss_to_the_byte(changes):
+    plan = TrainingPlan(**{"batch": 3, "seq_len": 40, **changes, "attention": "eager"})
+    assert largest(predict(GPT_OSS, plan)) == largest(measure(GPT_OSS, plan, "cpu"))
+
+
+def test_gpt_oss_has_eager_attention_alone():
+    sdpa, eager = (predict(GPT_OSS, TrainingPlan(batch=3, seq_len=40, attention=name)) for name in ("sdpa", "eager"))
+    assert sdpa.peak == eager.peak
+    with pytest.raises(ValueError, match="does not support an attention implementation through"):
+        measure(GPT_OSS, TrainingPlan(), "cpu")
+
+
 def test_a_card_without_the_kernel(monkeypatch):
     """transformers' replacement saves its input even of frozen experts, and makes their gradient to throw it away."""
     from transformers.integrations import moe
@@ -78,17 +93,19 @@ def test_cards_without_the_kernel():
             assert experts.without_kernel(TrainingPlan(card=name)) != _can_use_grouped_mm(weight, weight, weight)
 
 
-@pytest.mark.parametrize("config", MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_grouped_mm_is_the_default(config):
-    assert build(config, TrainingPlan(precision="bf16")).config._experts_implementation == "grouped_mm"
+    assert (
+        build(config, TrainingPlan(precision="bf16", attention="eager")).config._experts_implementation == "grouped_mm"
+    )
 
 
-@pytest.mark.parametrize("config", MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_memory_does_not_depend_on_the_routing(config):
-    plan, steps = TrainingPlan(batch=3, seq_len=40), []
+    plan, steps = TrainingPlan(batch=3, seq_len=40, attention="eager"), []
     for scale in (0.0, 1.0):  # a router of zeros gives all tokens the same experts
         model = build(config, plan)
-        routers = [p for name, p in model.named_parameters() if name.endswith("mlp.gate.weight")]
+        routers = [p for name, p in model.named_parameters() if name.endswith(("gate.weight", "router.weight"))]
         assert routers
         for router in routers:
             router.data = torch.randn(router.shape) * scale
@@ -96,17 +113,17 @@ def test_memory_does_not_depend_on_the_routing(config):
     assert steps[0] == steps[1]
 
 
-@pytest.mark.parametrize("config", MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_tensors_stand_in_the_models_order(config):
     ours = [tensor.shape for tensor in Architecture.of(config).tensors()]
-    assert ours == [tuple(p.shape) for p in build(config, TrainingPlan()).parameters()]
+    assert ours == [tuple(p.shape) for p in build(config, TrainingPlan(attention="eager")).parameters()]
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "q,v"])
-@pytest.mark.parametrize("config", MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_adapters_are_pefts(config, targets):
     """Also where "all-linear" is what it was before transformers 5: experts and router, and no layer without them."""
-    plan = TrainingPlan(method="lora", targets=targets)
+    plan = TrainingPlan(method="lora", targets=targets, attention="eager")
     ours = [value.shape for value in Layers(Tape(), Architecture.of(config), plan).trained]
     assert ours == [tuple(p.shape) for p in build(config, plan).parameters() if p.requires_grad]
 
@@ -129,6 +146,7 @@ def test_lora_on_experts_holds_a_second_copy_of_them():
         ("qwen3-moe", dict(decoder_sparse_step=0), "decoder_sparse_step is 0"),
         ("qwen3-moe", dict(use_sliding_window=True), "use_sliding_window is True; predicted: False"),
         ("qwen2-moe", dict(layer_types=["sliding_attention"] * 3), "layer_types has 'sliding_attention'"),
+        ("mixtral", dict(model_type="gpt_oss", layer_types=["full_attention"]), "layer_types has 1 entries"),
         ("mixtral", dict(sliding_window=4096), "sliding_window is 4096; predicted: null"),
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise is 0.1; predicted: 0"),
         (

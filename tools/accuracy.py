@@ -38,12 +38,12 @@ def gpt2(**changes) -> dict:
     return {**sizes, **changes}
 
 
+EIGHT = dict(num_experts=8, moe_intermediate_size=48)
+
+
 def mixture(family: str, **changes) -> dict:
-    """A small mixture of experts: eight, of which a token has two."""
-    names = (
-        ("moe_intermediate_size", "num_experts") if family != "mixtral" else ("intermediate_size", "num_local_experts")
-    )
-    return llama(model_type=family, num_experts_per_tok=2, **dict(zip(names, (48, 8))), **changes)
+    """A small mixture of experts, of which a token has two."""
+    return llama(**{"model_type": family, "num_experts_per_tok": 2, **changes})
 
 
 MODELS = {
@@ -60,9 +60,9 @@ MODELS = {
     "mistral": llama(model_type="mistral"),
     "qwen2-tied": llama(model_type="qwen2", tie_word_embeddings=True),
     "qwen3-wide-heads": llama(model_type="qwen3", head_dim=32),
-    "mixtral": mixture("mixtral"),
-    "qwen2-moe": mixture("qwen2_moe", shared_expert_intermediate_size=128),
-    "qwen3-moe": mixture("qwen3_moe", decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
+    "mixtral": mixture("mixtral", num_local_experts=8, intermediate_size=48),
+    "qwen2-moe": mixture("qwen2_moe", **EIGHT, shared_expert_intermediate_size=128),
+    "qwen3-moe": mixture("qwen3_moe", **EIGHT, decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),

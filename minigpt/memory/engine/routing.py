@@ -48,6 +48,12 @@ def sum_of(x: Value, dimension: int, keep: bool = False) -> Value:
     return tape.record("sum", (x,), (shape, x.dtype, None), (), backward)
 
 
+def add_in_place(x: Value, y: Value) -> Value:
+    """``x.add_(y)``, of one shape: the same tensor; both share the gradient."""
+    out = Value(x.storage, x.shape, x.dtype, x.strides)
+    return x.storage.tape.record("add", (x, y), out, (), lambda g: [g, g])
+
+
 def divide_in_place(x: Value, divisor: Value) -> Value:
     """``x /= divisor`` (N, 1), both with a gradient: a copy of x as it was is saved, beside the divisor."""
     tape = x.storage.tape

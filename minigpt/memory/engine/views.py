@@ -136,6 +136,15 @@ def narrow(x: Value, dimension: int, length: int, alias_whole: bool = True) -> V
     return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
 
 
+def every_other(x: Value) -> Value:
+    """``x[..., ::2]``, or the others. Its gradient is a whole tensor of zeros with that part written in."""
+    tape, old = x.storage.tape, x.shape
+    strides = layout.contiguous(old) if x.strides is None else x.strides
+    shape, steps = (*old[:-1], old[-1] // 2), (*strides[:-1], 2 * strides[-1])
+    out = _same_storage(x, shape, layout.plain(shape, steps))
+    return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
 def split(x: Value, lengths: list[int], dimension: int = -1) -> list[Value]:
     """Views of parts; backward concatenates their gradients into a new tensor, with zeros for those that have none."""
     tape, old = x.storage.tape, x.shape

@@ -30,6 +30,7 @@ FAMILIES = {  # model_type: module and class
     "qwen3_moe": "qwen3_moe:Qwen3Moe",
     "qwen2_moe": "qwen2_moe:Qwen2Moe",
     "mixtral": "mixtral:Mixtral",
+    "gpt_oss": "gpt_oss:GptOss",
     "gpt2": "gpt2:GPT2",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return

@@ -64,6 +64,8 @@ class Experts(Llama):
             return
         if self.n_expert == 1:
             raise ValueError("n_expert is 1; peft adapts experts only where there are several")
+        if plan.lora_dropout:
+            raise ValueError(f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets of attention")
         if plan.variant == "dora":
             raise ValueError("variant is 'dora'; peft has none for experts: name targets of attention, such as 'q,v'")
 
@@ -134,13 +136,13 @@ class Experts(Llama):
         counts = tape.new((self.n_expert,), "float32")  # noqa: F841
         offsets = tape.new((self.n_expert,), "int32")
         mask = tape.new((S, 1), "bool")  # rows of no expert, where experts are spread over several cards
-        weight = gate_up()
+        weight, bias = gate_up(), _picked(layers, at + "gate_up.bias", sorted_numbers)
         selected = routing.fill_in_place(selected, mask)
-        hidden = routing.grouped_mm(selected, views.transpose(weight, 1, 2), offsets, fallback)
+        hidden = self.grouped(selected, weight, offsets, bias, fallback)
         hidden = ops.mask_fill(hidden, mask)
-        hidden = gated(hidden)
-        weight = down()
-        hidden = routing.grouped_mm(hidden, views.transpose(weight, 1, 2), offsets, fallback)
+        hidden = self.gated(hidden)
+        weight, bias = down(), _picked(layers, at + "down.bias", sorted_numbers)
+        hidden = self.grouped(hidden, weight, offsets, bias, fallback)
         hidden = ops.mask_fill(hidden, mask)
         weighted = ops.multiply(hidden, views.unsqueeze(shares, -1))
         back = _inverse(order)
@@ -148,16 +150,26 @@ class Experts(Llama):
         total = routing.sum_of(views.view(weighted, N, k, C), 1)
         return ops.cast(total, x.dtype)
 
+    def grouped(self, x: Value, weight: Value, offsets: Value, bias: Value | None, fallback: bool) -> Value:
+        """Each row times its expert's matrix, plus its expert's bias."""
+        out = routing.grouped_mm(x, views.transpose(weight, 1, 2), offsets, fallback)
+        return out if bias is None else routing.add_in_place(out, bias)
+
+    def gated(self, x: Value) -> Value:
+        """silu(gate) * up, the two halves of each row."""
+        gate, up = views.split(x, [x.shape[-1] // 2] * 2)
+        return ops.multiply(ops.silu(gate), up)
+
 
 def without_kernel(plan) -> bool:
     """Whether the card has no grouped_mm: then transformers has one of its own, expert after expert."""
     return plan.card is not None and GPUS[plan.card].capability < (8, 0)
 
 
-def gated(x: Value) -> Value:
-    """silu(gate) * up, the two halves of each row."""
-    gate, up = views.split(x, [x.shape[-1] // 2] * 2)
-    return ops.multiply(ops.silu(gate), up)
+def _picked(layers: Layers, name: str, numbers: Value) -> Value | None:
+    """The bias of each row's expert, (S, n_out), if experts have one."""
+    bias = layers.get(name)
+    return None if bias is None else routing.rows(bias, numbers)
 
 
 def _inverse(order: Value) -> Value:

@@ -12,6 +12,7 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear
+from minigpt.memory.families.decoder import causal_mask
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.families.qwen2 import Qwen2
@@ -49,12 +50,12 @@ class Qwen2Moe(Experts):
             return plan.rank if plan.method != "full" and plan.targets == "all-linear" else 0
         return super().adapter_rank(tensor, plan, targets)
 
-    def unused_mask(self, layers: Layers, embedded: Value) -> Value:
-        """The model makes a sliding window's mask whether a layer has one or not."""
-        B, T, _ = embedded.shape
-        if layers.plan.attention == "sdpa":
-            return layers.tape.new((1, 1, T, T), "bool")
-        return layers.tape.new((B, 1, T, T), embedded.dtype)
+    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
+        """The model makes a sliding window's mask whether a block has one or not."""
+        T, plan = embedded.shape[1], layers.plan
+        seen_once = plan.attention == "sdpa" and plan.sequences == "plain"  # and expanded to the batch
+        unused = layers.tape.new((1, 1, T, T), "bool") if seen_once else causal_mask(layers, embedded)
+        return [*super().masks(layers, embedded), unused]
 
     def mixture(self, layers: Layers, x: Value, at: str) -> Value:
         B, T, C = x.shape
