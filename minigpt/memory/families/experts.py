@@ -65,9 +65,11 @@ class Experts(Llama):
         if self.n_expert == 1:
             raise ValueError("n_expert is 1; peft adapts experts only where there are several")
         if plan.lora_dropout:
-            raise ValueError(f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets of attention")
+            raise ValueError(
+                f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets of attention"
+            )
         if plan.variant == "dora":
-            raise ValueError("variant is 'dora'; peft has none for experts: name targets of attention, such as 'q,v'")
+            raise ValueError("variant is 'dora'; peft has none for experts: name targets such as 'q,v'")
 
     def _folds(self, plan) -> bool:
         return self.adapts_experts and plan.method != "full" and plan.targets == "all-linear"
