@@ -13,16 +13,15 @@ from minigpt.memory.engine.tape import Tape
 from minigpt.memory.families import experts
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
-from tools.accuracy import MODELS, mixture
+from tools.accuracy import MIXTURES, MODELS
 
-MIXTURES = {name: MODELS[name] for name in ("mixtral", "qwen2-moe", "qwen3-moe")}
+BUILT = {name: MODELS[name] for name in MIXTURES}
 SMALL = {  # with few tokens to choose from, the peak is inside a block
     "qwen3-moe, normed": dict(MODELS["qwen3-moe"], vocab_size=16, norm_topk_prob=True, num_experts_per_tok=3),
     "mixtral, one of eight": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_key_value_heads=1),
+    "gpt-oss": dict(MODELS["gpt-oss"], vocab_size=16),
     "qwen2-moe, normed": dict(MODELS["qwen2-moe"], vocab_size=16, norm_topk_prob=True, qkv_bias=False),
 }  # fmt: skip
-GPT_OSS = mixture("gpt_oss", num_local_experts=8, sliding_window=32, intermediate_size=48, vocab_size=16)
-BUILT = {**MIXTURES, "gpt-oss": GPT_OSS}  # attention must be eager, since gpt_oss has no other
 PLANS = {
     "fp32": dict(),
     "bf16, eager": dict(precision="bf16", attention="eager", holds="outputs", use_cache=True),
@@ -55,17 +54,9 @@ def test_predicted_to_the_byte(config, changes):
     assert largest(predict(config, plan)) == largest(measure(config, plan, "cpu"))
 
 
-@pytest.mark.parametrize("changes", PLANS.values(), ids=list(PLANS))
-def test_gpt_oss_to_the_byte(changes):
-    plan = TrainingPlan(**{"batch": 3, "seq_len": 40, **changes, "attention": "eager"})
-    assert largest(predict(GPT_OSS, plan)) == largest(measure(GPT_OSS, plan, "cpu"))
-
-
 def test_gpt_oss_has_eager_attention_alone():
-    sdpa, eager = (predict(GPT_OSS, TrainingPlan(batch=3, seq_len=40, attention=name)) for name in ("sdpa", "eager"))
-    assert sdpa.peak == eager.peak
-    with pytest.raises(ValueError, match="does not support an attention implementation through"):
-        measure(GPT_OSS, TrainingPlan(), "cpu")
+    plans = [TrainingPlan(batch=3, seq_len=40, attention=attention) for attention in ("sdpa", "eager")]
+    assert predict(MODELS["gpt-oss"], plans[0]).peak == measure(MODELS["gpt-oss"], plans[1], "cpu").peak
 
 
 def test_a_card_without_the_kernel(monkeypatch):
@@ -95,14 +86,12 @@ def test_cards_without_the_kernel():
 
 @pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_grouped_mm_is_the_default(config):
-    assert (
-        build(config, TrainingPlan(precision="bf16", attention="eager")).config._experts_implementation == "grouped_mm"
-    )
+    assert build(config, TrainingPlan(precision="bf16")).config._experts_implementation == "grouped_mm"
 
 
 @pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_memory_does_not_depend_on_the_routing(config):
-    plan, steps = TrainingPlan(batch=3, seq_len=40, attention="eager"), []
+    plan, steps = TrainingPlan(batch=3, seq_len=40), []
     for scale in (0.0, 1.0):  # a router of zeros gives all tokens the same experts
         model = build(config, plan)
         routers = [p for name, p in model.named_parameters() if name.endswith(("gate.weight", "router.weight"))]
@@ -123,7 +112,7 @@ def test_tensors_stand_in_the_models_order(config):
 @pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_adapters_are_pefts(config, targets):
     """Also where "all-linear" is what it was before transformers 5: experts and router, and no layer without them."""
-    plan = TrainingPlan(method="lora", targets=targets, attention="eager")
+    plan = TrainingPlan(method="lora", targets=targets)
     ours = [value.shape for value in Layers(Tape(), Architecture.of(config), plan).trained]
     assert ours == [tuple(p.shape) for p in build(config, plan).parameters() if p.requires_grad]
 
@@ -146,7 +135,7 @@ def test_lora_on_experts_holds_a_second_copy_of_them():
         ("qwen3-moe", dict(decoder_sparse_step=0), "decoder_sparse_step is 0"),
         ("qwen3-moe", dict(use_sliding_window=True), "use_sliding_window is True; predicted: False"),
         ("qwen2-moe", dict(layer_types=["sliding_attention"] * 3), "layer_types has 'sliding_attention'"),
-        ("mixtral", dict(model_type="gpt_oss", layer_types=["full_attention"]), "layer_types has 1 entries"),
+        ("gpt-oss", dict(layer_types=["full_attention"]), "layer_types has 1 entries"),
         ("mixtral", dict(sliding_window=4096), "sliding_window is 4096; predicted: null"),
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise is 0.1; predicted: 0"),
         (
