@@ -158,6 +158,12 @@ def test_what_is_not_covered_is_named(name, changes, message):
             dict(precision="bf16"),
             "expert_inner is 36; torch's grouped_mm takes multiples",
         ),
+        (
+            dict(),
+            dict(method="lora", targets="gate,up,down"),
+            "targets is 'gate,up,down'; peft takes",
+        ),
+        (dict(), dict(method="lora", lora_dropout=0.1), "lora_dropout is 0.1; peft has none for experts"),
         (dict(), dict(method="lora", variant="dora"), "variant is 'dora'; peft has none for experts"),
         (dict(num_experts=1, num_experts_per_tok=1), dict(method="lora"), "n_expert is 1; peft adapts experts only"),
     ],

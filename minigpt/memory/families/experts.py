@@ -60,6 +60,9 @@ class Experts(Llama):
         for name, width in (("n_embd", self.n_embd), ("expert_inner", self.expert_inner)):
             if width * itemsize % 16:
                 raise ValueError(f"{name} is {width}; torch's grouped_mm takes multiples of {16 // itemsize} only")
+        if self.adapts_experts and plan.method != "full" and {"gate", "up", "down"} & set(plan.targets.split(",")):
+            text = "peft takes gate, up and down for the experts': allowed here: all-linear, or some of q, k, v, o"
+            raise ValueError(f"targets is {plan.targets!r}; {text}")
         if not self._folds(plan):
             return
         if self.n_expert == 1:
