@@ -27,6 +27,8 @@ PLANS = {
     "bf16, eager": dict(precision="bf16", attention="eager", holds="outputs", use_cache=True),
     "autocast": dict(precision="bf16-autocast"),
     "checkpointed": dict(precision="bf16", checkpointing="full"),
+    "autocast over 16 bits": dict(method="lora", precision="bf16", autocast=True),
+    "padded": dict(precision="bf16", sequences="padded"),
     "one token": dict(batch=1, seq_len=1),
     "lora": dict(method="lora", precision="bf16"),
     "lora on attention": dict(method="lora", targets="q,v", checkpointing="full"),
@@ -129,25 +131,21 @@ def test_lora_on_experts_holds_a_second_copy_of_them():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("qwen3-moe", dict(output_router_logits=True), "output_router_logits is True; predicted: False"),
+        ("qwen3-moe", dict(output_router_logits=True), "output_router_logits is True; allowed: False"),
         ("qwen3-moe", dict(num_experts_per_tok=9), "top_k is 9; it must be at most 8"),
         ("qwen3-moe", dict(mlp_only_layers="0"), "mlp_only_layers is '0'; it must be a list"),
         ("qwen3-moe", dict(decoder_sparse_step=0), "decoder_sparse_step is 0"),
-        ("qwen3-moe", dict(use_sliding_window=True), "use_sliding_window is True; predicted: False"),
+        ("qwen3-moe", dict(use_sliding_window=True), "use_sliding_window is True; allowed: False"),
         ("qwen2-moe", dict(layer_types=["sliding_attention"] * 3), "layer_types has 'sliding_attention'"),
         ("gpt-oss", dict(layer_types=["full_attention"]), "layer_types has 1 entries"),
-        ("mixtral", dict(sliding_window=4096), "sliding_window is 4096; predicted: null"),
-        ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise is 0.1; predicted: 0"),
-        (
-            "mixtral",
-            dict(experts_implementation="eager"),
-            "experts_implementation is 'eager'; predicted: None, grouped",
-        ),
+        ("mixtral", dict(sliding_window=256), "sliding_window is 256; only sequences shorter"),
+        ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise is 0.1; allowed: 0"),
+        ("mixtral", dict(experts_implementation="eager"), "experts_implementation is 'eager'; allowed: None"),
     ],
 )
 def test_what_is_not_covered_is_named(name, changes, message):
     with pytest.raises(ValueError, match=message):
-        Architecture.of({**MODELS[name], **changes})
+        predict({**MODELS[name], **changes}, TrainingPlan())
 
 
 @pytest.mark.parametrize(
@@ -163,6 +161,7 @@ def test_what_is_not_covered_is_named(name, changes, message):
             dict(method="lora", targets="gate,up,down"),
             "targets is 'gate,up,down'; peft takes",
         ),
+        (dict(), dict(method="lora", targets="all-linear,head"), "targets is 'all-linear,head'; peft takes"),
         (dict(), dict(method="lora", lora_dropout=0.1), "lora_dropout is 0.1; peft has none for experts"),
         (dict(), dict(method="lora", variant="dora"), "variant is 'dora'; peft has none for experts"),
         (dict(num_experts=1, num_experts_per_tok=1), dict(method="lora"), "n_expert is 1; peft adapts experts only"),

@@ -63,7 +63,7 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
-    window: int | None = None  # mistral: tokens that attention sees; predict() covers shorter sequences only
+    window: int | None = None  # mistral, mixtral: tokens that attention sees; predict() covers shorter sequences only
     not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
     conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
@@ -178,9 +178,9 @@ def coverage(family: str, config: dict) -> tuple[str, int | None]:
         return str(error), None
     if used.get("use_sliding_window"):
         return "use_sliding_window is True; allowed: False", None
-    if "sliding_attention" in (used.get("layer_types") or ()):
+    if family != "gpt_oss" and "sliding_attention" in (used.get("layer_types") or ()):
         return "layer_types has 'sliding_attention'; allowed: full_attention", None
-    return "", used["sliding_window"] if family == "mistral" else None
+    return "", used["sliding_window"] if family in ("mistral", "mixtral") else None
 
 
 def family_class(family: str) -> type[Architecture]:

@@ -60,8 +60,9 @@ class Experts(Llama):
         for name, width in (("n_embd", self.n_embd), ("expert_inner", self.expert_inner)):
             if width * itemsize % 16:
                 raise ValueError(f"{name} is {width}; torch's grouped_mm takes multiples of {16 // itemsize} only")
-        if self.adapts_experts and plan.method != "full" and {"gate", "up", "down"} & set(plan.targets.split(",")):
-            text = "peft takes gate, up and down for the experts': allowed here: all-linear, or some of q, k, v, o"
+        named = {"gate", "up", "down", "all-linear"} & set(plan.targets.split(","))
+        if self.adapts_experts and plan.method != "full" and named and plan.targets != "all-linear":
+            text = "peft takes gate, up and down for the experts': allowed: all-linear, or some of q, k, v, o, head"
             raise ValueError(f"targets is {plan.targets!r}; {text}")
         if not self._folds(plan):
             return
@@ -69,7 +70,7 @@ class Experts(Llama):
             raise ValueError("n_expert is 1; peft adapts experts only where there are several")
         if plan.lora_dropout:
             raise ValueError(
-                f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets of attention"
+                f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets such as 'q,v'"
             )
         if plan.variant == "dora":
             raise ValueError("variant is 'dora'; peft has none for experts: name targets such as 'q,v'")
@@ -78,6 +79,10 @@ class Experts(Llama):
         return self.adapts_experts and plan.method != "full" and plan.targets == "all-linear"
 
     # ------------------------------------------------------------ tensors
+
+    def kinds_of_block(self) -> tuple[int, ...]:
+        sparse = [i for i in range(self.n_layer) if i not in self.dense_layers]
+        return self.dense_layers[:1] + tuple(sparse[:1])
 
     def mlp_tensors(self, layer: int) -> list[Tensor]:
         return super().mlp_tensors(layer) if layer in self.dense_layers else self.expert_tensors()
@@ -185,24 +190,8 @@ def _inverse(order: Value) -> Value:
     return back
 
 
-COVERED = {  # fields of which only these values are predicted
-    "hidden_act": ("silu", "swish"), "attention_dropout": (0,), "output_router_logits": (False,),
-    "router_jitter_noise": (0,), "use_sliding_window": (False,), "experts_implementation": (None, "grouped_mm"),
-}  # fmt: skip
-
-
-def check_covered(get) -> None:
-    """Raise ValueError, naming the field, for a value that is not in COVERED."""
-    for name, allowed in COVERED.items():
-        if get(name, allowed[0]) not in allowed:
-            raise ValueError(f"{name} is {get(name)!r}; predicted: {', '.join(map(str, allowed))}")
-
-
 def moe_fields(get) -> dict:
     """The fields that qwen2_moe and qwen3_moe have in common."""
-    check_covered(get)
-    if "sliding_attention" in get("layer_types", ()):
-        raise ValueError("layer_types has 'sliding_attention'; predicted: full_attention")
     step, plain = get("decoder_sparse_step"), get("mlp_only_layers") or []
     check_counts(decoder_sparse_step=step)
     if not isinstance(plain, (list, tuple)) or not all(isinstance(i, int) for i in plain):

@@ -17,7 +17,7 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.decoder import cached, heads, merged
-from minigpt.memory.families.experts import Experts, check_covered
+from minigpt.memory.families.experts import Experts
 from minigpt.memory.families.llama import Llama
 from minigpt.values import check_flags
 
@@ -35,7 +35,6 @@ class GptOss(Experts):
 
     @classmethod
     def read_more(cls, get) -> dict:
-        check_covered(get)
         check_flags(attention_bias=get("attention_bias"))
         n_layer = get("num_hidden_layers")
         kinds = get("layer_types", (["sliding_attention", "full_attention"] * n_layer)[:n_layer])

@@ -10,7 +10,7 @@ from minigpt.memory.engine.adapters import folded_row
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
-from minigpt.memory.families.experts import Experts, check_covered
+from minigpt.memory.families.experts import Experts
 from minigpt.memory.families.llama import Llama
 
 
@@ -23,9 +23,6 @@ class Mixtral(Experts):
 
     @classmethod
     def read_more(cls, get) -> dict:
-        check_covered(get)
-        if get("sliding_window") is not None:
-            raise ValueError(f"sliding_window is {get('sliding_window')}; predicted: null, as Mixtral has it")
         return dict(
             n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
             expert_inner=get("intermediate_size"), normed=True,
@@ -33,6 +30,12 @@ class Mixtral(Experts):
 
     def expert_tensors(self) -> list[Tensor]:
         return [self.router()] + self.stacks()
+
+    def cached(self, layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
+        k, v = super().cached(layers, k, v)
+        if layers.plan.use_cache and self.window:
+            layers.outputs.append(layers.tape.new((1,), "int64"))  # a window's cache counts its tokens
+        return k, v
 
     def route(self, layers: Layers, x: Value, name: str) -> tuple[Value, Value, Value]:
         weight = folded_row(layers, name)
