@@ -15,7 +15,8 @@ from tools.accuracy import MODELS
 PUBLISHED = {
     "llama-7b": 6_738_415_616, "llama-13b": 13_015_864_320, "llama-30b": 32_528_943_616, "llama-65b": 65_285_660_672,
     "llama-2-70b": 68_976_648_192, "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096, "qwen3-8b": 8_190_735_360,
-    "qwen2.5-0.5b": 494_032_768, "gpt2": 124_439_808,
+    "qwen2.5-0.5b": 494_032_768, "gpt2": 124_439_808, "qwen3-30b-a3b": 30_532_122_624, "mixtral-8x7b": 46_702_792_704,
+    "gpt-oss-20b": 20_914_757_184,
 }  # fmt: skip
 
 
@@ -39,7 +40,9 @@ def test_tensors_are_transformers_own(name):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "gpt2"]
+)
 def test_what_a_config_leaves_out_is_transformers_default(family):
     model = transformers_model({"model_type": family})
     assert Architecture.of({"model_type": family}).parameters == sum(p.numel() for p in model.parameters())

@@ -38,6 +38,14 @@ def gpt2(**changes) -> dict:
     return {**sizes, **changes}
 
 
+EIGHT = dict(num_experts=8, moe_intermediate_size=48)
+
+
+def mixture(family: str, **changes) -> dict:
+    """A small mixture of experts, of which a token has two."""
+    return llama(**{"model_type": family, "num_experts_per_tok": 2, **changes})
+
+
 MODELS = {
     "minigpt": GPTConfig(n_layer=3, n_embd=64, n_head=4, vocab_size=256, context=256),
     "minigpt-nano": GPTConfig.preset("nano"),
@@ -52,10 +60,15 @@ MODELS = {
     "mistral": llama(model_type="mistral"),
     "qwen2-tied": llama(model_type="qwen2", tie_word_embeddings=True),
     "qwen3-wide-heads": llama(model_type="qwen3", head_dim=32),
+    "mixtral": mixture("mixtral", num_local_experts=8, intermediate_size=48),
+    "qwen2-moe": mixture("qwen2_moe", **EIGHT, shared_expert_intermediate_size=128),
+    "qwen3-moe": mixture("qwen3_moe", **EIGHT, decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
+    "gpt-oss": mixture("gpt_oss", num_local_experts=8, intermediate_size=48, sliding_window=32),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),
 }
+MIXTURES = ("mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss")
 OUTPUTS: dict[str, Any] = dict(holds="outputs", use_cache=True)  # what transformers does if nobody asks otherwise
 
 
@@ -66,9 +79,10 @@ class Case:
 
     @property
     def needs_values(self) -> bool:
-        """Whether bitsandbytes is in it, which works on real tensors only."""
+        """Whether it needs real tensors: for bitsandbytes, or a product of experts that is fake in bfloat16 alone."""
         four_bit = self.plan.method == "qlora" and not self.model.startswith("minigpt")
-        return four_bit or self.plan.optimizer == "adamw8bit"
+        experts = self.model in MIXTURES and self.plan.precision != "bf16"
+        return four_bit or experts or self.plan.optimizer == "adamw8bit"
 
     def __str__(self) -> str:
         plan = self.plan
@@ -143,8 +157,13 @@ def adapter_cases() -> list[Case]:
         dict(method="qlora", variant="dora", precision="bf16", checkpointing="full", **few),
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
-    names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads")
-    return [Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch})) for name in names for switch in switches]
+    names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", *MIXTURES)
+    return [
+        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch}))
+        for name in names
+        for switch in switches
+        if name not in MIXTURES or not (switch.get("variant") == "dora" or "up" in switch.get("targets", ""))
+    ]
 
 
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
@@ -172,8 +191,8 @@ def main() -> int:
     published = compare_published()
     print(table(published) + "\n")
     full, adapted = cases(), adapter_cases()
-    runs = [("full, fake tensors", case, "fake") for case in full]
-    runs += [("full, real tensors", case, "cpu") for case in full[::every]]
+    runs = [("full, fake tensors", case, "fake") for case in full if not case.needs_values]
+    runs += [("full, real tensors", case, "cpu") for i, case in enumerate(full) if case.needs_values or i % every == 0]
     runs += [("adapters, fake tensors", case, "fake") for case in adapted if not case.needs_values]
     runs += [("adapters, real tensors", case, "cpu") for case in adapted if case.needs_values]
     rows = [(group, case, errors(*compare(case, device))) for group, case, device in tqdm(runs, unit="case")]

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from minigpt.memory.engine import ops, views
+from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.tape import Value
 
 if TYPE_CHECKING:
@@ -133,3 +133,59 @@ def _change(factor: Value, Wx: Value, update: Value) -> Value:
     """(t - 1) W x + t update s."""
     length = ops.multiply(ops.shift(factor), Wx)
     return ops.add(length, ops.scale(ops.multiply(factor, update)))
+
+
+# ------------------------------------------------------------ on a parameter that is no layer's
+
+
+def folded(layers: Layers, name: str) -> Callable[[], Value]:
+    """What gives the experts' matrices (E, n_out, n_in), the sum with their adapter where they have one.
+
+    peft's ParamWrapper: torch's ``register_parametrization`` makes the sum once, to look at it, and forgets it; the one
+    that is used stays as long as what gives it.
+    """
+    weight = layers[name]
+    if name + ".A" not in layers.weights:
+        return lambda: weight
+    experts, n_out, n_in = weight.shape
+    A = views.view(layers[name + ".A"], experts, -1, n_in)
+    B = views.permute(views.view(layers[name + ".B"], n_out, -1, experts), 2, 0, 1)
+    B, A = ops.cast(B, weight.dtype), ops.cast(A, weight.dtype)
+
+    def fold() -> Value:
+        return routing.baddbmm(weight, B, A, scaled=layers.scales(A.shape[1]))
+
+    return _made_twice(fold)
+
+
+def _made_twice(make: Callable[[], Value]) -> Callable[[], Value]:
+    make()
+    kept: list[Value] = []
+
+    def give() -> Value:
+        if not kept:
+            kept.append(make())
+        return kept[0]
+
+    return give
+
+
+def folded_row(layers: Layers, name: str) -> Callable[[], Value]:
+    """As ``folded``, of one matrix: s B A is made whole, and added."""
+    weight = layers[name]
+    if name + ".A" not in layers.weights:
+        return lambda: weight
+    A, B = layers[name + ".A"], layers[name + ".B"]
+    dtype = A.dtype
+    if not layers.tape.cuda and dtype != "float32":
+        A, B = ops.cast(A, "float32"), ops.cast(B, "float32")
+    product = ops.scale(ops.mm(ops.lowered(layers.tape, B), ops.lowered(layers.tape, A)))
+    if not layers.tape.cuda:
+        product = ops.cast(product, dtype) if dtype != "float32" else product
+    change = ops.cast(product, weight.dtype)
+    del product
+
+    def fold() -> Value:
+        return ops.add(weight, change)
+
+    return _made_twice(fold)

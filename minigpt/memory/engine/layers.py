@@ -73,14 +73,14 @@ class Layers:
             self._add_base(tensor)
             if tensor.name in saved:
                 self._save_whole(tensor.name)
-            if tensor.kind in ("linear", "head") and tensor.name.rsplit(".", 1)[-1] in targets:
-                self._add_adapter(tensor)
+            if rank := architecture.adapter_rank(tensor, plan, targets):
+                self._add_adapter(tensor, rank)
         if architecture.tied:
             self._tie_head("head" in saved, "head" in targets)
 
     def _add_base(self, tensor) -> None:
         plan = self.plan
-        if plan.method == "qlora" and tensor.kind == "linear":
+        if plan.method == "qlora" and tensor.kind in ("linear", "gate"):
             if self.eight_bit:  # a byte per weight, and a float32 scale per row
                 sizes = [tensor.numel, 4 * tensor.shape[0]]
             else:  # this course's NF4Linear shares its tables
@@ -109,13 +109,14 @@ class Layers:
             self._save_whole("head")
         if adapted:
             V, C = table.shape
-            self._add_adapter(Tensor("head", (V, C)))
+            self._add_adapter(Tensor("head", (V, C)), self.plan.rank)
 
-    def _add_adapter(self, tensor) -> None:
+    def _add_adapter(self, tensor, rank: int) -> None:
         plan, dtype = self.plan, self.adapter_dtype
-        n_out, n_in = tensor.shape
-        self.add(tensor.name + ".A", (plan.rank, n_in), dtype, trained=True)
-        self.add(tensor.name + ".B", (n_out, plan.rank), dtype, trained=True)
+        *experts, n_out, n_in = tensor.shape
+        rank *= prod(experts)  # all experts' adapters lie in one pair of matrices
+        self.add(tensor.name + ".A", (rank, n_in), dtype, trained=True)
+        self.add(tensor.name + ".B", (n_out, rank), dtype, trained=True)
         if plan.variant == "dora":
             self.add(tensor.name + ".magnitude", (n_out,), dtype, trained=True)
 
@@ -128,6 +129,12 @@ class Layers:
             self.trained.append(value)
         self.weights[name] = value
         return value
+
+    def scales(self, rank: int) -> bool:
+        """Whether an adapter's factor s is another number than 1: alpha is peft's default, 8."""
+        if self.plan.variant != "rslora":
+            return self.plan.rank != 8
+        return (8 * rank // self.plan.rank) ** 2 != rank  # experts' gate and up have twice the rank, and twice alpha
 
     def frozen_bytes(self) -> int:
         """Bytes of weights that take no gradient."""

@@ -39,6 +39,11 @@ def _elementwise(tape: Tape, dtype: str, *layouts: layout.Layout) -> Value:
     return tape.new(shape, dtype, strides)
 
 
+def like(x: Value) -> Value:
+    """A new tensor of x's shape and dtype that lies as x does."""
+    return _elementwise(x.storage.tape, x.dtype, x.layout)
+
+
 def _saves(a: Value, b: Value) -> list:
     """What a product saves: each factor, if the other takes a gradient."""
     return [x.storage for x, other in ((a, b), (b, a)) if other.source is not None]
@@ -178,6 +183,35 @@ def add(a: Value, b: Value) -> Value:
     shape, strides = layout.elementwise((a.layout, b.layout))
     out = shape, promote(a.dtype, b.dtype), strides
     return a.storage.tape.record("add", (a, b), out, (), lambda g: [g, g])
+
+
+def subtract(a: Value, b: Value) -> Value:
+    """a - b: the second gradient is a negative, a tensor of its own."""
+    shape, strides = layout.elementwise((a.layout, b.layout))
+    out = shape, promote(a.dtype, b.dtype), strides
+    wanted = b.source is not None
+    return a.storage.tape.record("subtract", (a, b), out, (), lambda g: [g, like(g) if wanted else None])
+
+
+def clamp(x: Value, bounds: int) -> Value:
+    """x within one or two bounds. Saves x; backward makes a mask for each bound."""
+    tape, place, dtype = x.storage.tape, x.layout, x.dtype
+
+    def backward(g):
+        zero = tape.new((), dtype)  # noqa: F841  lives until this returns, as the masks do
+        masks = [_elementwise(tape, "bool", place) for _ in range(bounds)]
+        del masks[1:]
+        return [_elementwise(tape, g.dtype, g.layout, place)]
+
+    return tape.record("clamp", (x,), _out(x), [x.storage], backward)
+
+
+def largest_of_last(x: Value) -> Value:
+    """x.max(-1, keepdim=True).values. Saves where it was; the gradient is written into zeros."""
+    tape, old, dtype = x.storage.tape, x.shape, x.dtype
+    shape = (*old[:-1], 1)
+    values, places = tape.new(shape, dtype), tape.new(shape, "int64")
+    return tape.record("max", (x,), values, [places.storage], lambda g: [tape.new(old, dtype)])
 
 
 def multiply(a: Value, b: Value) -> Value:

@@ -95,10 +95,14 @@ def expand(x: Value, *shape: int) -> Value:
     if shape == x.shape:
         return x
     tape, old = x.storage.tape, x.shape
-    strides = layout.contiguous(old) if x.strides is None else x.strides
-    steps = tuple(0 if n != m else s for n, m, s in zip(old, shape, strides, strict=True))
-    out = _same_storage(x, shape, layout.plain(shape, steps))
-    return tape.record("expand", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    return tape.record("expand", (x,), expanded(x, shape), (), lambda g: [tape.new(old, g.dtype)])
+
+
+def expanded(x: Value, shape: Shape) -> Value:
+    """As ``expand``, without a record."""
+    strides = layout.contiguous(x.shape) if x.strides is None else x.strides
+    steps = tuple(0 if n != m else s for n, m, s in zip(x.shape, shape, strides, strict=True))
+    return _same_storage(x, shape, layout.plain(shape, steps))
 
 
 def contiguous(x: Value) -> Value:
@@ -129,6 +133,15 @@ def narrow(x: Value, dimension: int, length: int, alias_whole: bool = True) -> V
     if length == old[dimension] and alias_whole:
         return alias(x)
     out = narrowed(x, dimension, length)
+    return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+def every_other(x: Value) -> Value:
+    """``x[..., ::2]``, or the others. Its gradient is a whole tensor of zeros with that part written in."""
+    tape, old = x.storage.tape, x.shape
+    strides = layout.contiguous(old) if x.strides is None else x.strides
+    shape, steps = (*old[:-1], old[-1] // 2), (*strides[:-1], 2 * strides[-1])
+    out = _same_storage(x, shape, layout.plain(shape, steps))
     return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
 
 

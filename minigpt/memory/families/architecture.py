@@ -27,6 +27,10 @@ FAMILIES = {  # model_type: module and class
     "mistral": "mistral:Mistral",
     "qwen2": "qwen2:Qwen2",
     "qwen3": "qwen3:Qwen3",
+    "qwen3_moe": "qwen3_moe:Qwen3Moe",
+    "qwen2_moe": "qwen2_moe:Qwen2Moe",
+    "mixtral": "mixtral:Mixtral",
+    "gpt_oss": "gpt_oss:GptOss",
     "gpt2": "gpt2:GPT2",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
@@ -38,7 +42,7 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    kind: str  # "embedding", "linear", "bias", "norm" or "head"
+    kind: str  # "embedding", "linear", "bias", "norm" or "head"; in a mixture also "experts" (E, out, in) and "router"
 
     @property
     def numel(self) -> int:
@@ -59,7 +63,7 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
-    window: int | None = None  # mistral: tokens that attention sees; predict() covers shorter sequences only
+    window: int | None = None  # mistral, mixtral: tokens that attention sees; predict() covers shorter sequences only
     not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
     conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
@@ -124,6 +128,11 @@ class Architecture:
         """Bytes of each tensor of the model that is no parameter."""
         return []
 
+    def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
+        """The rank of the adapter that peft gives to ``tensor``, or 0; ``targets`` are the names of the plan's."""
+        adapted = tensor.kind in ("linear", "head") and tensor.name.rsplit(".", 1)[-1] in targets
+        return plan.rank if adapted else 0
+
     def check(self, plan) -> None:
         """Raise ValueError for a plan that the family does not cover."""
 
@@ -169,9 +178,9 @@ def coverage(family: str, config: dict) -> tuple[str, int | None]:
         return str(error), None
     if used.get("use_sliding_window"):
         return "use_sliding_window is True; allowed: False", None
-    if "sliding_attention" in (used.get("layer_types") or ()):
+    if family != "gpt_oss" and "sliding_attention" in (used.get("layer_types") or ()):
         return "layer_types has 'sliding_attention'; allowed: full_attention", None
-    return "", used["sliding_window"] if family == "mistral" else None
+    return "", used["sliding_window"] if family in ("mistral", "mixtral") else None
 
 
 def family_class(family: str) -> type[Architecture]:

@@ -39,17 +39,26 @@ class Decoder(Architecture):
         embedded = ops.embedding(tokens, layers["embedding"])
         require_gradient(layers, embedded)
         positions = positions_of(layers, tokens)
-        mask = causal_mask(layers, embedded)
-        cos, sin = rotations(embedded, positions, self.head_dim)
+        masks = self.masks(layers, embedded)
+        cos, sin = rotations(embedded, positions, self.rotary_width)
         hidden = embedded
         for i in range(self.n_layer):
             tape.block = f"block {i}"
-            shared = dict(positions=positions, cos=cos, sin=sin, mask=mask)
+            shared = dict(positions=positions, cos=cos, sin=sin, mask=masks[i])
             hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
         tape.block = "norm"
         hidden = self.last_norm(layers, hidden)
-        del positions
+        del positions, masks
         return hidden
+
+    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
+        """The mask of each block; what follows them lives as long, unused."""
+        return [causal_mask(layers, embedded)] * self.n_layer
+
+    @property
+    def rotary_width(self) -> int:
+        """How many cosines a position has."""
+        return self.head_dim
 
     def buffers(self) -> list[int]:
         """The rotary frequencies: two float32 vectors of head_dim / 2."""

@@ -63,14 +63,14 @@ class Llama(Decoder):
 
     def block_tensors(self, layer: int = 0) -> tuple[Tensor, ...]:
         norms = norm("attn_norm", self.n_embd) + norm("mlp_norm", self.n_embd)
-        return tuple(self.attention_tensors() + self.mlp_tensors() + norms)
+        return tuple(self.attention_tensors() + self.mlp_tensors(layer) + norms)
 
     def attention_tensors(self) -> list[Tensor]:
         C, q, kv = self.n_embd, self.n_head * self.head_dim, self.n_kv_head * self.head_dim
         out = linear("q", q, C, self.qkv_bias) + linear("k", kv, C, self.qkv_bias)
         return out + linear("v", kv, C, self.qkv_bias) + linear("o", C, q, self.o_bias)
 
-    def mlp_tensors(self) -> list[Tensor]:
+    def mlp_tensors(self, layer: int) -> list[Tensor]:
         C, inner = self.n_embd, self.n_inner
         out = linear("gate", inner, C, self.mlp_bias) + linear("up", inner, C, self.mlp_bias)
         return out + linear("down", C, inner, self.mlp_bias)

@@ -1,0 +1,47 @@
+"""mixtral: mistral with a mixture of experts; a token's weights are normed, and stay in float32 (modeling_mixtral)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minigpt.memory.engine import ops, routing, views
+from minigpt.memory.engine.adapters import folded_row
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.architecture import Tensor
+from minigpt.memory.families.experts import Experts
+from minigpt.memory.families.llama import Llama
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixtral(Experts):
+    defaults: ClassVar[dict] = {
+        **Llama.defaults, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+        "num_experts_per_tok": 2, "num_local_experts": 8,
+    }  # fmt: skip
+
+    @classmethod
+    def read_more(cls, get) -> dict:
+        return dict(
+            n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
+            expert_inner=get("intermediate_size"), normed=True,
+        )  # fmt: skip
+
+    def expert_tensors(self) -> list[Tensor]:
+        return [self.router()] + self.stacks()
+
+    def cached(self, layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
+        k, v = super().cached(layers, k, v)
+        if layers.plan.use_cache and self.window:
+            layers.outputs.append(layers.tape.new((1,), "int64"))  # a window's cache counts its tokens
+        return k, v
+
+    def route(self, layers: Layers, x: Value, name: str) -> tuple[Value, Value, Value]:
+        weight = folded_row(layers, name)
+        x = views.view(x, -1, self.n_embd)
+        logits = ops.linear(x, weight())
+        shares = ops.softmax(ops.cast(logits, "float32"))
+        best, chosen = routing.topk(shares, self.top_k)
+        best = routing.divide_in_place(best, routing.sum_of(best, -1, keep=True))
+        return logits, best, chosen
