@@ -179,7 +179,8 @@ def folded_row(layers: Layers, name: str) -> Callable[[], Value]:
     dtype = A.dtype
     if not layers.tape.cuda and dtype != "float32":
         A, B = ops.cast(A, "float32"), ops.cast(B, "float32")
-    product = ops.scale(ops.mm(ops.lowered(layers.tape, B), ops.lowered(layers.tape, A)))
+    A, B = ops.lowered(A, B)
+    product = ops.scale(ops.mm(B, A))
     if not layers.tape.cuda:
         product = ops.cast(product, dtype) if dtype != "float32" else product
     change = ops.cast(product, weight.dtype)
