@@ -168,23 +168,23 @@ class KahanAdamW(torch.optim.Optimizer):
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps))
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure=None):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._update(p, self.state[p], group)
+                    self._update(p, p.grad, self.state[p], group)
 
-    def _update(self, p: Tensor, state: dict, group: dict) -> None:
+    def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         if not state:
             state.update(step=0, **{name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq", "lost")})
         lr, (b1, b2) = group["lr"], group["betas"]
         state["step"] += 1
         t, m, v, lost = state["step"], state["exp_avg"], state["exp_avg_sq"], state["lost"]
-        m.lerp_(p.grad, 1 - b1)
-        v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+        m.lerp_(grad, 1 - b1)
+        v.mul_(b2).addcmul_(grad, grad, value=1 - b2)
         spread = v.sqrt().div_(math.sqrt(1 - b2**t)).add_(group["eps"])
         lost.addcdiv_(m, spread, value=-lr / (1 - b1**t))
-        before = p.grad.copy_(p)
+        before = grad.copy_(p)
         p.add_(lost)
         lost.add_(before.sub_(p))

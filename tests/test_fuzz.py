@@ -66,12 +66,14 @@ def is_open(case: dict) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OPEN.values(), ids=list(OPEN))
 @pytest.mark.xfail(strict=True, reason="found by the fuzzer, not mended yet")
 def test_what_was_found(case):
     assert fuzz.run_case(case).kind in ("exact", "refused")
 
 
+@pytest.mark.slow
 def test_a_seeded_part():
     """As ``python -m tools.fuzz --seed 7 --cases 80``."""
     kinds, families = [], fuzz.known_families()
@@ -83,6 +85,7 @@ def test_a_seeded_part():
     assert kinds.count("exact") > 30
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_predict_is_measure(data):
@@ -161,6 +164,7 @@ def test_what_measure_raises(monkeypatch):
     assert fuzz.run_case(CASE) == fuzz.Outcome("not measured", "step is 'first', which is not measured")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_table(capsys):
     arguments = ["--cases", "12", "--seed", "3", "--family", "minigpt", "--family", "llama"]
     printed = []

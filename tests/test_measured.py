@@ -40,6 +40,7 @@ READ = {  # MB at the peak, and of activations where they were read too: measure
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "plan", "peak", "activations"), READ.values(), ids=list(READ))
 def test_figures_measured_elsewhere(model, plan, peak, activations):
     step = measure(model, TrainingPlan(**plan))
@@ -92,6 +93,7 @@ def configured(model_type: str) -> dict:
     return {**SMALL, "model_type": model_type, **MODELS[model_type]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", MODELS)
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_any_model_is_metered_on_fake_tensors(model_type, method):
@@ -134,6 +136,7 @@ WORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "words"), WORDS, ids=[str(words) for _, words in WORDS])
 def test_every_word_on_fake_tensors_is_what_it_is_on_real_ones(model, words):
     plan = TrainingPlan(**{"batch": 2, "seq_len": 48, **words})
@@ -215,6 +218,7 @@ def test_kahan_keeps_what_bfloat16_rounds_away():
     assert moved["kahan"] == pytest.approx(moved["float32"], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "itemsize"), [({}, 4), (dict(precision="bf16"), 2), (dict(autocast=True), 4)])
 def test_evaluation_gathers_the_logits_of_the_set(words, itemsize):
     plan = TrainingPlan(seq_len=64, **words)
@@ -226,6 +230,7 @@ def test_evaluation_gathers_the_logits_of_the_set(words, itemsize):
     assert step.ledger.gradients == 0 and step.ledger.optimizer > 0
 
 
+@pytest.mark.slow
 def test_evaluation_sends_logits_away_when_asked():
     plan = TrainingPlan(seq_len=64)
     peaks = [
@@ -247,6 +252,7 @@ def test_a_description_says_that_it_was_measured():
     assert "eager attention: this model has no sdpa" in text and f"peak: {step.peak.total:,} B" in text
 
 
+@pytest.mark.slow
 def test_evaluation_is_the_trainers(tmp_path):
     """transformers' own Trainer.evaluate under the meter, with nothing that the loop above has."""
     from transformers import Trainer, TrainingArguments

@@ -189,7 +189,9 @@ class Fuzz:
 
     def __init__(self, seed: int, families: list[str], until: float) -> None:
         self.seed, self.families, self.until = seed, families, until
-        self.kinds, self.refusals, self.unmeasured = Counter(), Counter(), Counter()
+        self.kinds: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.unmeasured: Counter[str] = Counter()
         self.groups: list[Group] = []
         self.started = time.monotonic()
 

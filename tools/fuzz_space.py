@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.families.fields import FIELDS
 from minigpt.memory.families.fields.shared import COMMON_ONLY, COMMON_WITHOUT_EFFECT, Fields
 from minigpt.memory.plan import ADAPTED, ALLOWED, TrainingPlan
 
-Choose = Callable[[Sequence], object]
+Choose = Callable[[Sequence], Any]
 FAMILIES = ("minigpt", *FIELDS)
 BOTH = (False, True)
 DROPOUT = (0.0, 0.1)
@@ -119,7 +120,7 @@ def draw_model(choose: Choose, family: str) -> dict:
     if family == "minigpt":
         return _minigpt(choose)
     table = FIELDS[family]
-    model = {"model_type": family, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    model: dict[str, Any] = {"model_type": family, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
     model |= _sizes(choose, family, table)
     for name, default in table.used.items():
         if name not in OPTIONS:
@@ -183,7 +184,7 @@ def _sizes(choose: Choose, family: str, table: Fields) -> dict:
 def _sensible(choose: Choose, model: dict, table: Fields) -> dict:
     """What must hold between fields, for transformers to build the model and run it."""
     value = {**table.used, **model}.get
-    layers = value("num_hidden_layers", value("n_layer"))
+    layers: int = value("num_hidden_layers") or model["n_layer"]
     experts = next((model[n] for n in ("num_local_experts", "num_experts", "n_routed_experts") if n in model), None)
     if experts is not None:
         model["num_experts_per_tok"] = min(model["num_experts_per_tok"], experts)
@@ -215,7 +216,8 @@ def _minigpt(choose: Choose) -> dict:
 
 def draw_plan(choose: Choose, model: dict) -> dict:
     """TrainingPlan's arguments, of the words that are away from their defaults."""
-    plan, matrices = {}, _matrices(model)
+    plan: dict[str, Any] = {}
+    matrices = _matrices(model)
     for name, options in plan_options().items():
         if name in ADAPTED_ONLY + ("rank", "targets") and plan.get("method", "full") == "full":
             continue
@@ -240,11 +242,11 @@ def draw_plan(choose: Choose, model: dict) -> dict:
 
 def plan_options() -> dict[str, Sequence]:
     """Every word of the plan with its options, the default first; but those of PLAN's own, which are small sizes."""
-    words = {}
+    words: dict[str, Sequence] = {}
     for field in fields(TrainingPlan):
         if field.name == "card":
             continue
-        options = BOTH if isinstance(field.default, bool) else PLAN[field.name]
+        options: Sequence = BOTH if isinstance(field.default, bool) else PLAN[field.name]
         if field.name not in ("batch", "seq_len", "rank"):
             options = [field.default, *(option for option in options if option != field.default)]
         words[field.name] = options
