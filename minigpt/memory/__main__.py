@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from minigpt.console import show
 from minigpt.memory.buckets import BUCKETS, StepMemory
+from minigpt.memory.explain import as_dicts, explain, table
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.fits import Verdict, fits, judge
 from minigpt.memory.gpus import GPUS
@@ -50,6 +51,7 @@ def make_parser() -> Parser:
     parser.add_argument("model", help="a known name, a Hub id, or the path of a config.json")
     parser.add_argument("--like", metavar="LIBRARY", help=f"start from a library's defaults: {', '.join(RECIPES)}")
     parser.add_argument("--measure", action="store_true", help="run the step on fake tensors instead of predicting it")
+    parser.add_argument("--tensors", action="store_true", help="list what is alive at the predicted peak")
     parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
     for field in fields(TrainingPlan):
         option, default = "--" + field.name.replace("_", "-"), field.default
@@ -65,10 +67,12 @@ def make_parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     given = vars(make_parser().parse_args(arguments))
-    model, like, measured, as_json = (given.pop(name) for name in ("model", "like", "measure", "json"))
+    names = ("model", "like", "measure", "tensors", "json")
+    model, like, measured, tensors, as_json = (given.pop(name) for name in names)
     try:
         plan = TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
         report = _measured(model, plan) if measured else _predicted(model, plan)
+        report["tensors"] = explain(model, plan) if tensors else ()
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -107,7 +111,9 @@ def _text(report: dict) -> str:
         lines.append(f"{bucket:<12} {largest:>16} {at_peak:>16}")
     total = step.peak.total
     lines += ["", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}", *report["notes"]]
-    return "\n".join([*lines, "", str(verdict)] if verdict else lines)
+    lines += ["", str(verdict)] if verdict else []
+    lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
+    return "\n".join(lines)
 
 
 def _json(report: dict) -> str:
@@ -125,6 +131,7 @@ def _json(report: dict) -> str:
             "frozen": step.frozen,
             "notes": report["notes"],
             "verdict": verdict and verdict.as_dict(),
+            "tensors": as_dicts(report["tensors"]),
         },
         indent=2,
     )

@@ -81,7 +81,7 @@ def _peft_change(layers: Layers, x: Value, result: Value | None, name: str) -> V
     """``result`` None: dropout made x another input, and W x is taken again."""
     product = ops.cast(views.transpose(_through_identity(layers, name), 0, 1), x.dtype)
     weight = ops.cast(layers.base_weight(name), x.dtype)
-    norms = _norms(weight, ops.scale(views.detach(product)))
+    norms = _norms(weight, ops.scale(views.detach(product)), recorded=weight.base is not None)
     factor = views.view(_divide(layers[name + ".magnitude"], norms), 1, -1)
     update = _update(layers, x, name)
     bias = layers.get(name + ".bias")
@@ -117,11 +117,19 @@ def _own_product(layers: Layers, name: str, weight: Value) -> Value:
     return ops.scale(product)
 
 
-def _norms(weight: Value, scaled: Value) -> Value:
-    """The length of each row of V = W + scaled."""
+def _norms(weight: Value, scaled: Value, recorded: bool = False) -> Value:
+    """The length of each row of V = W + scaled. ``recorded``: peft turns gpt2's W into a parameter, so V is saved."""
     total = ops.add(weight, scaled)
     del scaled
-    return total.storage.tape.new((total.shape[0],), total.dtype)
+    tape = total.storage.tape
+    if recorded:
+        tape.save(total.storage)
+    norms = tape.new((total.shape[0],), total.dtype)
+    if recorded:
+        tape.save(norms.storage)
+        tape.let_go(norms.storage)
+        tape.let_go(total.storage)
+    return norms
 
 
 def _divide(magnitude: Value, norms: Value) -> Value:

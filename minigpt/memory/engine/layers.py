@@ -61,7 +61,7 @@ class Layers:
         self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
         regime = plan.regime
         self.base_dtype = regime.half if regime.weights == 2 else "float32"
-        self.half = regime.half  # what 4-bit weights are computed in: bnb_4bit_compute_dtype
+        self.half = regime.autocast or regime.half  # what 4-bit weights are computed in: bnb_4bit_compute_dtype
         self.adapter_dtype = "float32" if plan.adapter_dtype == "fp32" else self.base_dtype
         self.adapted = adapters.adapted(self)
         self.eight_bit = plan.method == "qlora" and plan.quantization == "int8"
@@ -85,8 +85,7 @@ class Layers:
                 sizes = [tensor.numel, 4 * tensor.shape[0]]
             else:  # this course's NF4Linear shares its tables
                 sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables=not self.own)
-            for nbytes in sizes:
-                self.storages.append(Storage(self.tape, nbytes, WEIGHTS, (nbytes,), "uint8"))
+            self._add_packed(tensor, sizes)
             self.quantized[tensor.name] = tensor.shape
             return
         dtype = "float32" if plan.method == "qlora" and plan.kbit_preparation else self.base_dtype
@@ -120,7 +119,16 @@ class Layers:
         if plan.variant == "dora":
             self.add(tensor.name + ".magnitude", (n_out,), dtype, trained=True)
 
+    def _add_packed(self, tensor, sizes: list[int]) -> None:
+        """The codes of a quantized matrix, then its scales and tables."""
+        self.tape.doing = tensor.name
+        dtype = "int8" if self.eight_bit else "nf4"
+        self.storages.append(Storage(self.tape, sizes[0], WEIGHTS, tensor.shape, dtype))
+        self.tape.doing = tensor.name + " scales"
+        self.storages += [Storage(self.tape, nbytes, WEIGHTS, (nbytes,), "uint8") for nbytes in sizes[1:]]
+
     def add(self, name: str, shape: tuple[int, ...], dtype: str, trained: bool) -> Value:
+        self.tape.doing = name
         value = self.tape.new(shape, dtype, bucket=WEIGHTS)
         if trained:
             value.source = Leaf()

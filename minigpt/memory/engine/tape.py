@@ -50,10 +50,15 @@ class Storage:
     def __init__(self, tape: Tape, nbytes: int, bucket: int | None = None, shape: Shape = (), dtype: str = "") -> None:
         self.tape, self.saved = tape, 0  # saved: how many nodes have saved it
         self.record = record = Record(nbytes, bucket, (tape.phase, tape.block, tape.doing), shape, dtype)
-        tape.born(record)
+        tape.events.append((tape.phase, record, BORN))
+        tape.live = live = tape.live + nbytes
+        if live > tape.peak:
+            tape.peak, tape.peak_event, tape.peak_at = live, len(tape.events), record.born
 
     def __del__(self) -> None:
-        self.tape.died(self.record)
+        tape, record = self.tape, self.record
+        tape.events.append((tape.phase, record, DEAD))
+        tape.live -= record.nbytes
 
 
 class Leaf:
@@ -135,19 +140,6 @@ class Tape:
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
         self.running_again = False  # a checkpointed block, in backward
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
-
-    # ------------------------------------------------------------ births and deaths
-
-    def born(self, record: Record) -> None:
-        self.events.append((self.phase, record, BORN))
-        self.live += record.nbytes
-        if self.live > self.peak:
-            self.peak, self.peak_event = self.live, len(self.events)
-            self.peak_at = (self.phase, self.block, self.doing)
-
-    def died(self, record: Record) -> None:
-        self.events.append((self.phase, record, DEAD))
-        self.live -= record.nbytes
 
     def new(self, shape: Shape, dtype: str, strides: Strides = None, bucket: int | None = None) -> Value:
         """A tensor in a storage of its own."""
@@ -299,6 +291,18 @@ class Tape:
             self.hook(leaf)
 
     # ------------------------------------------------------------ the account
+
+    def alive_at_peak(self) -> list[tuple[int, Record]]:
+        """(bucket, record) of every storage that is alive at the largest instant, in the order of birth."""
+        alive: dict[Record, int] = {}
+        for _, record, kind in self.events[: self.peak_event]:
+            if kind == BORN:
+                alive[record] = TEMPORARY
+            elif kind == DEAD:
+                del alive[record]
+            else:
+                alive[record] = ACTIVATIONS if kind == SAVED else TEMPORARY
+        return [(place if record.bucket is None else record.bucket, record) for record, place in alive.items()]
 
     def result(self, frozen: int = 0) -> StepMemory:
         """The buckets over the step, from its events; what a storage became is known only now."""

@@ -90,12 +90,14 @@ def causal_mask(layers: Layers, embedded: Value, window: bool = False) -> Value 
     """The additive mask of eager attention, (B, 1, T, T); sdpa takes one of bools, and none if it is told enough.
 
     It is told that attention is causal, and no more: padding, packing or a ``window`` shorter than the sequence need a
-    mask.
+    mask. With a cache, packed sequences are not looked for.
     """
-    B, T, _ = embedded.shape
-    if layers.plan.attention == "eager":
-        return layers.tape.new((B, 1, T, T), embedded.dtype)
-    return layers.tape.new((B, 1, T, T), "bool") if window or layers.plan.sequences != "plain" else None
+    tape, plan, (B, T, _) = layers.tape, layers.plan, embedded.shape
+    tape.doing = "mask"
+    if plan.attention == "eager":
+        return tape.new((B, 1, T, T), embedded.dtype)
+    told = plan.sequences == "padded" or (plan.sequences == "packed" and not plan.use_cache)
+    return tape.new((B, 1, T, T), "bool") if window or told else None
 
 
 def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:

@@ -17,6 +17,9 @@ this imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
@@ -25,19 +28,27 @@ from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan, check_fit
 from minigpt.memory.predicted.optimizer import Optimizer, hook
 
+Result = TypeVar("Result")
+
 
 def predict(model, plan: TrainingPlan) -> StepMemory:
     """The memory of one training step of ``model`` (anything ``Architecture.of`` reads) under ``plan``.
 
     Raises ValueError, naming the field, for what is not covered.
     """
+    return run(model, plan, Tape.result)
+
+
+def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
+    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
     architecture.check_covered(plan)
     architecture.check(plan)
-    _refuse(plan)
+    _refuse(architecture, plan)
     card = GPUS[plan.card] if plan.card else None
     tape = Tape(cuda=card is not None)
+    tape.doing = "cuBLAS workspace"
     workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
     layers = Layers(tape, architecture, plan)
     optimizer = Optimizer(tape, layers, plan)
@@ -47,7 +58,9 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
         tape.hook = hook(optimizer)
     elif plan.zero_grad != "before_forward" and plan.step == "steady":
         _old_gradients(layers)
+    tape.doing = "buffers"
     buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
+    tape.doing = "batch"
     tokens, targets = (tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2))
     given = _given(tape, plan)
     layers.positions = given if plan.sequences == "packed" else None
@@ -66,7 +79,7 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     if not plan.optimizer_in_backward:
         optimizer.update(layers.trained)
     frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
-    result = tape.result(frozen)
+    result = finish(tape, frozen)
     del loss, outputs, given, workspaces
     return result
 
@@ -82,9 +95,13 @@ def _old_gradients(layers: Layers) -> None:
         value.source.gradient = layers.tape.new(value.shape, value.gradient_dtype or value.dtype, bucket=GRADIENTS)
 
 
-def _refuse(plan: TrainingPlan) -> None:
+def _refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     """Raise ValueError for what the tape does not know, naming the field."""
-    if plan.method != "qlora" or plan.quantization == "nf4":
+    if plan.method != "qlora":
+        return
+    if plan.step == "first" and any(t.kind == "bias" and "norm" not in t.name for t in architecture.block_tensors()):
+        raise ValueError("step is 'first', in which quantized layers cast their biases: allowed here: steady, resumed")
+    if plan.quantization == "nf4":
         return
     if plan.quantization in ("gptq", "awq"):
         raise ValueError(f"quantization is {plan.quantization!r}, whose kernels are not followed: predicted: nf4, int8")
