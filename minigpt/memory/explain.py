@@ -20,14 +20,14 @@ class Alive:
 
     ``name``: the parameter, or the operation that made it. ``block``: where in the model; empty outside of blocks.
     ``phase``: when it was born; "before" the step, or in its forward, backward or step. ``shape`` and ``dtype`` are its
-    first tensor's ("nf4" and "int8": packed weights); ``nbytes`` the storage's own.
+    first tensor's (None where that is not followed; "nf4" and "int8": packed weights); ``nbytes`` the storage's own.
     """
 
     bucket: str
     name: str
     block: str
     phase: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
     nbytes: int
 
@@ -54,7 +54,7 @@ def table(alive: Sequence[Alive], most: int = 40) -> str:
     lines = [f"{'bytes':>10} {'times':>6} {'each':>10}  {'bucket':<12} {'dtype':<9} {'shape':<22} born"]
     for group in rows[:most]:
         one, total = group[0], sum(member.nbytes for member in group)
-        shape = " x ".join(map(str, one.shape)) or "one number"
+        shape = "" if one.shape is None else " x ".join(map(str, one.shape)) or "one number"
         born = f"{one.phase}, {_without_block(one)}"
         lines.append(
             f"{readable(total):>10} {len(group):>6} {readable(one.nbytes):>10}  {one.bucket:<12} {one.dtype:<9} "

@@ -37,7 +37,9 @@ class Record:
 
     __slots__ = ("nbytes", "bucket", "place", "born", "shape", "dtype")
 
-    def __init__(self, nbytes: int, bucket: int | None, born: tuple[str, str, str], shape: Shape, dtype: str) -> None:
+    def __init__(
+        self, nbytes: int, bucket: int | None, born: tuple[str, str, str], shape: Shape | None, dtype: str
+    ) -> None:
         self.nbytes, self.bucket, self.place = nbytes, bucket, TEMPORARY
         self.born, self.shape, self.dtype = born, shape, dtype  # born: phase, block, operation
 
@@ -47,7 +49,9 @@ class Storage:
 
     __slots__ = ("tape", "record", "saved")
 
-    def __init__(self, tape: Tape, nbytes: int, bucket: int | None = None, shape: Shape = (), dtype: str = "") -> None:
+    def __init__(
+        self, tape: Tape, nbytes: int, bucket: int | None = None, shape: Shape | None = None, dtype: str = ""
+    ) -> None:
         self.tape, self.saved = tape, 0  # saved: how many nodes have saved it
         self.record = record = Record(nbytes, bucket, (tape.phase, tape.block, tape.doing), shape, dtype)
         tape.events.append((tape.phase, record, BORN))
