@@ -45,7 +45,7 @@ def test_json_is_the_record(capsys):
     arguments = ["gpt2", "--batch", "8", "--seq-len", "1024", "--attention", "eager", "--card", "T4", "--json"]
     assert main(arguments) == 1
     record, step, verdict = json.loads(capsys.readouterr().out), predict("gpt2", plan), fits("gpt2", plan)
-    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "frozen", "notes", "verdict"]
+    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "frozen", "notes", "verdict", "tensors"]
     assert TrainingPlan(**record["plan"]) == plan and record["parameters"] == Architecture.of("gpt2").parameters
     assert record["ledger"] == step.ledger.as_dict()
     assert record["peak"] == {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at}
@@ -75,7 +75,7 @@ def test_every_field_can_be_given():
         words += [option] if value is True else [option, str(value)]
     parsed = vars(make_parser().parse_args(["gpt2", *words]))
     assert {name: parsed[name] for name in given} == given
-    assert set(parsed) - set(given) == {"model", "like", "measure", "json"}
+    assert set(parsed) - set(given) == {"model", "like", "measure", "tensors", "json"}
 
 
 def test_measuring_says_so(tmp_path, capsys):
