@@ -27,6 +27,13 @@ def check_flags(**flags) -> None:
             raise ValueError(f"{name} is {value!r}; it must be True or False")
 
 
+def check_shares(**shares) -> None:
+    """Raise ValueError, with the name, unless every value is a number from 0 to 1."""
+    for name, value in shares.items():
+        if not is_number(value) or not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+
+
 def check_choice(allowed, **choices) -> None:
     """Raise ValueError, with the name, unless every value is one of the ``allowed`` texts."""
     for name, value in choices.items():

@@ -15,7 +15,7 @@ from minigpt.memory.families.fields import COMMON_ONLY, COMMON_WITHOUT_EFFECT, F
 from minigpt.memory.families.fields.shared import GENERATION
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
-from tools.accuracy import gpt2, llama
+from tools.accuracy import gpt2, llama, mixture
 from tools.fuzz import quantities
 from tools.fuzz_space import NO_SDPA, OTHER, ROPE, draw_model
 
@@ -128,9 +128,9 @@ def test_how_frequencies_are_scaled_has_no_effect(kind):
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("llama", dict(hidden_act="gelu_new"), "hidden_act is 'gelu_new'; allowed: silu, swish"),
-        ("llama", dict(attention_dropout=0.1), "attention_dropout is 0.1; allowed: 0.0"),
-        ("llama", dict(attention_dropout=False), "attention_dropout is False; allowed: 0.0"),
+        ("llama", dict(hidden_act="mish"), "hidden_act is 'mish'; allowed: silu, swish, gelu"),
+        ("mixtral", dict(attention_dropout=0.1), "attention_dropout is 0.1; allowed: 0.0"),
+        ("mixtral", dict(attention_dropout=False), "attention_dropout is False; allowed: 0.0"),
         ("llama", dict(foo=3), "foo is 3; llama has no such field"),
         ("llama", dict(sliding_window=8), "sliding_window is 8; llama has no such field"),
         ("llama", dict(quantization_config={"bits": 4}), "quantization_config is {'bits': 4}; allowed: None"),
@@ -158,23 +158,30 @@ def test_what_a_file_says_is_returned():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (llama(attention_dropout=0.1), "attention_dropout is 0.1; allowed: 0.0"),
-        (llama(hidden_act="gelu_new"), "hidden_act is 'gelu_new'; allowed: silu, swish"),
-        (llama(model_type="qwen2", use_sliding_window=True), "use_sliding_window is True; allowed: False"),
-        (llama(model_type="qwen3", layer_types=["sliding_attention"] * 3), "layer_types has 'sliding_attention'"),
-        (llama(model_type="mistral", sliding_window=8), "sliding_window is 8; only sequences shorter than that"),
+        (mixture("mixtral", attention_dropout=0.1), "attention_dropout is 0.1; allowed: 0.0"),
+        (mixture("qwen2_moe", use_sliding_window=True), "use_sliding_window is True; allowed: False"),
         (gpt2(reorder_and_upcast_attn=True), "reorder_and_upcast_attn is True; allowed: False"),
-        ("mistral-7b", "sliding_window is 4096; only sequences shorter than that are covered, and seq_len is 8192"),
     ],
     ids=str,
 )
 def test_predict_refuses_what_was_once_wrong_without_a_word(model, message):
-    plan = TrainingPlan(seq_len=8192 if model == "mistral-7b" else 8)
     with pytest.raises(ValueError, match=re.escape(message)):
-        predict(model, plan)
+        predict(model, TrainingPlan(seq_len=8))
 
 
-def test_a_sequence_shorter_than_the_window_is_exact():
-    plan = TrainingPlan(seq_len=7)
-    model = llama(model_type="mistral", sliding_window=8)
+@pytest.mark.parametrize(
+    "model",
+    [
+        llama(attention_dropout=0.1),
+        llama(hidden_act="gelu_new"),
+        llama(model_type="mistral", sliding_window=8),
+        llama(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+        llama(model_type="qwen3", layer_types=["sliding_attention"] * 3, use_sliding_window=True, sliding_window=8),
+        mixture("mixtral", num_local_experts=8, intermediate_size=48, sliding_window=8),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [7, 8])
+def test_what_was_once_wrong_without_a_word_is_exact(model, length):
+    plan = TrainingPlan(batch=2, seq_len=length)
     assert predict(model, plan).peak == measure(model, plan).peak

@@ -48,6 +48,10 @@ ODD = {  # plans whose bytes once went wrong in a phase that was not the peak, o
     "a bias's gradient comes after the recomputed tensors": ("llama-biased", dict(checkpointing="full")),
     "scores stay bound in a block": ("llama-grouped", dict(precision="fp16", attention="eager", checkpointing="full")),
     "float32 gradients of 16-bit weights": ("gpt2", dict(precision="bf16-master-grad32", checkpointing="full")),
+    "a window's mask repeats grouped keys": (
+        "mistral-window",
+        dict(seq_len=64, precision="bf16", checkpointing="full"),
+    ),
     "qwen3 norms queries first": ("qwen3-wide-heads", dict(method="lora", variant="dora", targets="k", batch=1)),
 }
 

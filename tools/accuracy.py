@@ -57,7 +57,9 @@ MODELS = {
     "llama-one-key-head": llama(num_key_value_heads=1),
     "llama-tied": llama(tie_word_embeddings=True, vocab_size=3000),
     "llama-biased": llama(attention_bias=True, mlp_bias=True, vocab_size=16),
+    "llama-dropout": llama(attention_dropout=0.1, hidden_act="gelu_new"),
     "mistral": llama(model_type="mistral"),
+    "mistral-window": llama(model_type="mistral", sliding_window=64),
     "qwen2-tied": llama(model_type="qwen2", tie_word_embeddings=True),
     "qwen3-wide-heads": llama(model_type="qwen3", head_dim=32),
     "mixtral": mixture("mixtral", num_local_experts=8, intermediate_size=48),
@@ -165,13 +167,23 @@ def adapter_cases() -> list[Case]:
         dict(method="qlora", variant="dora", precision="bf16", checkpointing="full", **few),
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
-    names = ("minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", *MIXTURES)
+    names = (
+        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads",
+        *MIXTURES,
+    )  # fmt: skip
     return [
-        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch}))
+        Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch, **_targets(name, switch)}))
         for name in names
         for switch in switches
         if name not in MIXTURES or not (switch.get("variant") == "dora" or "up" in switch.get("targets", ""))
     ]
+
+
+def _targets(name: str, switch: dict) -> dict:
+    """The targets by the model's own names: some families have one matrix where llama has several."""
+    own = {"q,v": "qkv", "up,down": "gate_up,down"} if name.startswith("phi3") else {}
+    targets = switch.get("targets", "all-linear")
+    return dict(targets=own.get(targets, targets))
 
 
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:

@@ -14,17 +14,17 @@ from minigpt.memory.engine.tape import Value
 
 
 def attention(q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0) -> Value:
-    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as (B, T, H, E)."""
+    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as q does."""
     tape = q.storage.tape
     v, k, q = ops.lowered(v, k, q)
+    tape.doing = "attention"
+    if mask is not None and mask.dtype == "bool":
+        mask = tape.new(mask.shape, q.dtype)
     if dropout or v.shape[-1] != k.shape[-1]:
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
         out = _math(q, k, v, mask, dropout)
         tape.autocast = autocast
         return out
-    tape.doing = "attention"
-    if mask is not None and mask.dtype == "bool":
-        mask = tape.new(mask.shape, q.dtype)
     return _fused(q, k, v, mask)
 
 
@@ -39,7 +39,8 @@ def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     def backward(g):
         return [tape.new(shape, dtype, _heads_last(shape)) for shape, dtype in shapes]
 
-    out = q.shape, q.dtype, _heads_last(q.shape)
+    shape, strides = layout.elementwise((q.layout,))
+    out = shape, q.dtype, strides
     return tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
 
 
@@ -57,10 +58,10 @@ def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float) -> V
     tape.doing = "attention"
     if mask is None:
         everything = tape.new((T, S), "bool")
-        mask = tape.new((T, S), "bool")
+        past = tape.new((T, S), "bool")
         del everything
-    if mask.dtype == "bool":
-        mask = tape.new(mask.shape, "float32")
+        mask = tape.new(past.shape, "float32")
+        del past
     keys, values = (x if times == 1 else _interleaved(x, times) for x in (k_acc, v_acc))
     scores = ops.matmul(scaled, ops.scale(views.transpose(keys, 2, 3)))  # the mask is added in place
     weights = ops.softmax(scores)

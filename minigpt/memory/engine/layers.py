@@ -71,10 +71,14 @@ class Layers:
         targets = plan.target_names(architecture) - set(saved)  # peft adapts nothing that is trained whole
         for tensor in architecture.tensors():
             self._add_base(tensor)
-            if tensor.name in saved:
+            if tensor.name.removesuffix(".bias") in saved:
                 self._save_whole(tensor.name)
             if rank := architecture.adapter_rank(tensor, plan, targets):
                 self._add_adapter(tensor, rank)
+        for name, shape in architecture.constants().items():
+            self.add(name, shape, self.base_dtype, trained=False)
+            if "embedding" in saved:  # whose they are: the trained copy has its own
+                self.add(name + ".copy", shape, self.base_dtype, trained=False)
         if architecture.tied:
             self._tie_head("head" in saved, "head" in targets)
 

@@ -358,11 +358,14 @@ def embedding(indices: Value, table: Value) -> Value:
 
 
 def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Value:
-    """Saves its input, and a mean and a reciprocal deviation for each row; CUDA has these in float32 always."""
+    """Saves its input, and a mean and a reciprocal deviation for each row.
+
+    These are in the weight's precision, which may be more than x's; CUDA has them in float32 always.
+    """
     tape = x.storage.tape
     tape.doing = "layer_norm"
-    rows = (*x.shape[:-1], 1)
-    statistics = [tape.new(rows, "float32" if tape.cuda else x.dtype).storage for _ in range(2)]
+    rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
+    statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
     inputs = [value for value in (x, weight, bias) if value is not None]
     made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
 

@@ -63,7 +63,6 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
-    window: int | None = None  # mistral, mixtral: tokens that attention sees; predict() covers shorter sequences only
     not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
     conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
@@ -92,8 +91,7 @@ class Architecture:
             if family not in FAMILIES or family == "minigpt":
                 allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
                 raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
-            not_covered, window = coverage(family, source)
-            return replace(family_class(family).read(source), not_covered=not_covered, window=window)
+            return replace(family_class(family).read(source), not_covered=coverage(family, source))
         if all(hasattr(source, name) for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size")):
             return family_class("minigpt").read(source)
         raise ValueError(
@@ -125,8 +123,12 @@ class Architecture:
         raise NotImplementedError
 
     def buffers(self) -> list[int]:
-        """Bytes of each tensor of the model that is no parameter."""
+        """Bytes of each tensor of the model that is no parameter and no constant."""
         return []
+
+    def constants(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what is no parameter, but in the weights' own precision, by name; part of the embedding."""
+        return {}
 
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
         """The rank of the adapter that peft gives to ``tensor``, or 0; ``targets`` are the names of the plan's."""
@@ -142,11 +144,6 @@ class Architecture:
         """Raise ValueError for a configuration that is not covered, naming its field."""
         if self.not_covered:
             raise ValueError(self.not_covered)
-        if self.window and plan.seq_len >= self.window:
-            raise ValueError(
-                f"sliding_window is {self.window}; only sequences shorter than that are covered, and seq_len is "
-                f"{plan.seq_len}"
-            )
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every parameter tensor, in the order of the real model; a tied head appears once, as the embedding."""
@@ -170,17 +167,18 @@ class Architecture:
         return sum(t.numel for t in self.tensors() if t.kind == "linear")
 
 
-def coverage(family: str, config: dict) -> tuple[str, int | None]:
-    """(why this configuration is not covered, or nothing; the window that every layer's attention has)."""
+def coverage(family: str, config: dict) -> str:
+    """Why this configuration is not covered, or nothing."""
     try:
         used = check_fields(family, config)
     except ValueError as error:
-        return str(error), None
-    if used.get("use_sliding_window"):
-        return "use_sliding_window is True; allowed: False", None
-    if family != "gpt_oss" and "sliding_attention" in (used.get("layer_types") or ()):
-        return "layer_types has 'sliding_attention'; allowed: full_attention", None
-    return "", used["sliding_window"] if family in ("mistral", "mixtral") else None
+        return str(error)
+    if family in ("qwen2_moe", "qwen3_moe"):
+        if used.get("use_sliding_window"):
+            return "use_sliding_window is True; allowed: False"
+        if "sliding_attention" in (used.get("layer_types") or ()):
+            return "layer_types has 'sliding_attention'; allowed: full_attention"
+    return ""
 
 
 def family_class(family: str) -> type[Architecture]:

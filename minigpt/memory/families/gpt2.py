@@ -9,6 +9,7 @@ from typing import ClassVar
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.activations import gelu_new
 from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import (
     Decoder,
@@ -22,7 +23,7 @@ from minigpt.memory.families.decoder import (
     require_gradient,
     run_block,
 )
-from minigpt.values import check_choice, check_flags, is_number
+from minigpt.values import check_choice, check_flags, check_shares
 
 GELU = {"gelu_new": "python", "gelu": "fused", "gelu_pytorch_tanh": "fused"}  # how each is computed
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -45,10 +46,7 @@ class GPT2(Decoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(("fused", "python"), gelu=self.gelu)
-        for name in DROPOUTS:
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+        check_shares(**{name: getattr(self, name) for name in DROPOUTS})
 
     @classmethod
     def read(cls, config: dict) -> GPT2:
@@ -137,12 +135,3 @@ def _eager(q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[V
     weights = ops.dropout(weights, dropout)
     y = ops.matmul(weights, v)
     return merged(views.transpose(y, 1, 2)), weights
-
-
-def gelu_new(x: Value) -> Value:
-    """0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))), each step a tensor of its own."""
-    half = ops.scale(x)
-    bent = ops.scale(ops.add(x, ops.scale(ops.power(x))))
-    bent = ops.tanh(bent)
-    bent = ops.shift(bent)
-    return ops.multiply(half, bent)

@@ -16,7 +16,7 @@ from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
-from minigpt.memory.families.decoder import cached, heads, merged
+from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged
 from minigpt.memory.families.experts import Experts
 from minigpt.memory.families.llama import Llama
 from minigpt.values import check_flags
@@ -24,26 +24,23 @@ from minigpt.values import check_flags
 
 @dataclass(frozen=True, kw_only=True)
 class GptOss(Experts):
-    sliding_layers: tuple[int, ...]
-
+    masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
     defaults: ClassVar[dict] = {
         **Llama.defaults, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
         "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
         "max_position_embeddings": 131072, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4,
+        "sliding_window": 128,
     }  # fmt: skip
 
     @classmethod
     def read_more(cls, get) -> dict:
         check_flags(attention_bias=get("attention_bias"))
         n_layer = get("num_hidden_layers")
-        kinds = get("layer_types", (["sliding_attention", "full_attention"] * n_layer)[:n_layer])
-        if len(kinds) != n_layer:
-            raise ValueError(f"layer_types has {len(kinds)} entries; num_hidden_layers is {n_layer}")
         return dict(
             qkv_bias=get("attention_bias"), o_bias=get("attention_bias"), expert_inner=get("intermediate_size"),
             n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
-            sliding_layers=tuple(i for i in range(n_layer) if kinds[i] == "sliding_attention"),
+            window=get("sliding_window"), layer_types=tuple(get("layer_types", ([SLIDING, FULL] * n_layer)[:n_layer])),
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -63,25 +60,30 @@ class GptOss(Experts):
     # ------------------------------------------------------------ forward
 
     def masks(self, layers: Layers, embedded: Value) -> list[Value]:
-        """One of all positions, and one of the window."""
+        """Eager attention's, both, whatever the plan says."""
         B, T, _ = embedded.shape
-        whole, window = (layers.tape.new((B, 1, T, T), embedded.dtype) for _ in range(2))
-        return [window if i in self.sliding_layers else whole for i in range(self.n_layer)] + [whole, window]
+        made = {kind: layers.tape.new((B, 1, T, T), embedded.dtype) for kind in self.masked}
+        return [made[kind] for kind in self.kinds] + list(made.values())
 
     @property
     def rotary_width(self) -> int:
         return self.head_dim // 2
 
-    def last_norm(self, layers: Layers, hidden: Value) -> Value:
-        return _norm(layers, hidden, "norm")
+    def norm(self, layers: Layers, x: Value, name: str) -> Value:
+        """As llama's, but in float32 to the end."""
+        dtype = x.dtype
+        hidden = ops.cast(x, "float32")
+        variance = ops.mean_of_last(ops.power(hidden))
+        hidden = ops.multiply(hidden, ops.rsqrt(ops.shift(variance)))
+        return ops.cast(ops.multiply(layers[name], hidden), dtype)
 
     def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
         residual = hidden
-        hidden = _norm(layers, hidden, at + "attn_norm")
+        hidden = self.norm(layers, hidden, at + "attn_norm")
         hidden, _other = self.attention(layers, hidden, at=at, **shared)
         hidden = ops.add(residual, hidden)
         residual = hidden
-        hidden = _norm(layers, hidden, at + "mlp_norm")
+        hidden = self.norm(layers, hidden, at + "mlp_norm")
         hidden, _other = self.mlp(layers, hidden, at)
         return ops.add(residual, hidden)
 
@@ -92,8 +94,6 @@ class GptOss(Experts):
         cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         k, v = cached(layers, k, v)
-        if layers.plan.use_cache and int(at.split(".")[1]) in self.sliding_layers:
-            layers.outputs.append(layers.tape.new((1,), "int64"))  # a window's cache counts its tokens
         y, weights = _eager(q, k, v, mask, layers[at + "sinks"])
         return layers(y, at + "o"), weights
 
@@ -120,15 +120,6 @@ class GptOss(Experts):
         up = ops.clamp(up, 2)
         glu = ops.multiply(gate, ops.sigmoid(ops.scale(gate)))
         return ops.multiply(ops.shift(up), glu)
-
-
-def _norm(layers: Layers, x: Value, name: str) -> Value:
-    """As llama's, but in float32 to the end."""
-    dtype = x.dtype
-    hidden = ops.cast(x, "float32")
-    variance = ops.mean_of_last(ops.power(hidden))
-    hidden = ops.multiply(hidden, ops.rsqrt(ops.shift(variance)))
-    return ops.cast(ops.multiply(layers[name], hidden), dtype)
 
 
 def _rotated(x: Value, cos: Value, sin: Value) -> Value:

@@ -14,9 +14,12 @@ from typing import ClassVar
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, divide, linear, norm
-from minigpt.memory.families.decoder import Decoder, attend, cached, heads, rms_norm, rotate
-from minigpt.values import check_counts, check_flags
+from minigpt.memory.families.decoder import SLIDING, Decoder, attend, cached, eager_attention, heads, rotate
+from minigpt.values import check_choice, check_counts, check_flags
+
+NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # null says none, not the default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,9 @@ class Llama(Decoder):
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    activation: str = "silu"
+
+    named_activation: ClassVar[str] = "hidden_act"
 
     # transformers' defaults, for configurations that leave fields out (llama's first config.json did)
     defaults: ClassVar[dict] = dict(
@@ -36,10 +42,12 @@ class Llama(Decoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(qkv_bias=self.qkv_bias, o_bias=self.o_bias, mlp_bias=self.mlp_bias)
+        check_choice(ACTIVATIONS, hidden_act=self.activation)
 
     @classmethod
     def read(cls, config: dict) -> Llama:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
+        given = {name: value for name, value in config.items() if value is not None or name in NULLABLE}
+        get = {**cls.defaults, **given}.get
         C, n_head, head_dim = get("hidden_size"), get("num_attention_heads"), get("head_dim")
         check_flags(tie_word_embeddings=get("tie_word_embeddings"))
         check_counts(hidden_size=C, num_attention_heads=n_head)
@@ -49,7 +57,8 @@ class Llama(Decoder):
             family=config["model_type"], vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C,
             n_head=n_head, n_kv_head=get("num_key_value_heads", n_head), head_dim=head_dim,
             n_inner=get("intermediate_size"), context=get("max_position_embeddings"),
-            tied=get("tie_word_embeddings"), **cls.read_more(get),
+            tied=get("tie_word_embeddings"), attention_dropout=get("attention_dropout", 0.0),
+            activation=get(cls.named_activation, "silu"), **cls.read_more(get),
         )  # fmt: skip
 
     @classmethod
@@ -79,12 +88,16 @@ class Llama(Decoder):
 
     def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
         residual = hidden
-        hidden = rms_norm(layers, hidden, at + "attn_norm")
+        hidden = self.norm(layers, hidden, at + "attn_norm")
         hidden, _weights = self.attention(layers, hidden, at=at, **shared)  # bound to the block's end, there too
-        hidden = ops.add(residual, hidden)
+        hidden = self.added(residual, hidden)
         residual = hidden
-        hidden = rms_norm(layers, hidden, at + "mlp_norm")
+        hidden = self.norm(layers, hidden, at + "mlp_norm")
         hidden = self.mlp(layers, hidden, at)
+        return self.added(residual, hidden)
+
+    def added(self, residual: Value, hidden: Value) -> Value:
+        """The residual stream after attention, or after the MLP."""
         return ops.add(residual, hidden)
 
     def attention(
@@ -94,19 +107,28 @@ class Llama(Decoder):
         q = heads(layers(hidden, at + "q"), self.head_dim)
         k = heads(layers(hidden, at + "k"), self.head_dim)
         v = heads(layers(hidden, at + "v"), self.head_dim)
-        q, k = rotate(q, k, cos, sin)
-        k, v = self.cached(layers, k, v)
-        y, weights = attend(layers, q, k, v, mask)
+        q, k = self.turned(q, k, cos, sin, at)
+        k, v = cached(layers, k, v)
+        y, weights = attend(layers, q, k, v, mask, self.attention_dropout, self.eager)
         return layers(y, at + "o"), weights
 
-    def cached(self, layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
-        return cached(layers, k, v)
+    def eager(self, q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[Value, Value]:
+        return eager_attention(q, k, v, mask, dropout)
+
+    def turned(self, q: Value, k: Value, cos: Value, sin: Value, at: str) -> tuple[Value, Value]:
+        return rotate(q, k, cos, sin)
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
         gate = layers(x, at + "gate")
-        activated = ops.silu(gate)
+        activated = ACTIVATIONS[self.activation](gate)
         del gate
         up = layers(x, at + "up")
         product = ops.multiply(activated, up)
         del activated, up
         return layers(product, at + "down")
+
+
+def windowed(get) -> dict:
+    """A window for every layer, or for none."""
+    window = get("sliding_window")
+    return dict(window=window, layer_types=(SLIDING,) * get("num_hidden_layers") if window is not None else ())

@@ -13,6 +13,8 @@ place and allocate nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import ITEMSIZE, Value
@@ -212,8 +214,8 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
     return per_token, entropy, is_top1
 
 
-def loss_of(layers: Layers, hidden: Value, targets: Value) -> Value:
-    """The loss of last hidden states (B, T, C), as the plan has it."""
+def loss_of(layers: Layers, hidden: Value, targets: Value, head: Callable[[Layers, Value], Value]) -> Value:
+    """The loss of last hidden states (B, T, C), as the plan has it; ``head`` makes logits (B, T, V) of them."""
     plan, layers.tape.block = layers.plan, "head"
     if plan.loss in HEADLESS:
         loss = HEADLESS[plan.loss](layers, hidden, targets)
@@ -225,10 +227,10 @@ def loss_of(layers: Layers, hidden: Value, targets: Value) -> Value:
     else:
         hidden = views.alias(hidden)
     if plan.loss == "shifted":  # after the model has returned
-        logits = layers(hidden, "head")
+        logits = head(layers, hidden)
         del hidden
         return shifted_loss(layers, logits, targets)
-    return causal_loss(layers, layers(hidden, "head"), targets)
+    return causal_loss(layers, head(layers, hidden), targets)
 
 
 HEADLESS = {"chunked": chunked, "fused": fused, "trl": trl}

@@ -11,7 +11,7 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.experts import Experts
-from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.llama import Llama, windowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,11 @@ class Mixtral(Experts):
     def read_more(cls, get) -> dict:
         return dict(
             n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
-            expert_inner=get("intermediate_size"), normed=True,
+            expert_inner=get("intermediate_size"), normed=True, **windowed(get),
         )  # fmt: skip
 
     def expert_tensors(self) -> list[Tensor]:
         return [self.router()] + self.stacks()
-
-    def cached(self, layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
-        k, v = super().cached(layers, k, v)
-        if layers.plan.use_cache and self.window:
-            layers.outputs.append(layers.tape.new((1,), "int64"))  # a window's cache counts its tokens
-        return k, v
 
     def route(self, layers: Layers, x: Value, name: str) -> tuple[Value, Value, Value]:
         weight = folded_row(layers, name)

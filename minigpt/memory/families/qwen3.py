@@ -9,21 +9,22 @@ from minigpt.memory.engine import views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import attend, heads, rms_norm, rotate
+from minigpt.memory.families.decoder import attend, cached, heads
 from minigpt.memory.families.llama import Llama
-from minigpt.memory.families.qwen2 import Qwen2
+from minigpt.memory.families.qwen2 import Qwen2, windows
 from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3(Llama):
+    masked: ClassVar[tuple[str, ...]] = Qwen2.masked
     defaults: ClassVar[dict] = {**Qwen2.defaults, "head_dim": 128}
 
     @classmethod
     def read_more(cls, get) -> dict:
         bias = get("attention_bias", False)
         check_flags(attention_bias=bias)
-        return dict(qkv_bias=bias, o_bias=bias)
+        return dict(qkv_bias=bias, o_bias=bias, **windows(get))
 
     def attention_tensors(self) -> list[Tensor]:
         return super().attention_tensors() + norm("q_norm", self.head_dim) + norm("k_norm", self.head_dim)
@@ -34,12 +35,12 @@ class Qwen3(Llama):
         q = self._normed(layers, hidden, at + "q")
         k = self._normed(layers, hidden, at + "k")
         v = heads(layers(hidden, at + "v"), self.head_dim)
-        q, k = rotate(q, k, cos, sin)
-        k, v = self.cached(layers, k, v)
-        y, weights = attend(layers, q, k, v, mask)
+        q, k = self.turned(q, k, cos, sin, at)
+        k, v = cached(layers, k, v)
+        y, weights = attend(layers, q, k, v, mask, self.attention_dropout)
         return layers(y, at + "o"), weights
 
     def _normed(self, layers: Layers, hidden: Value, name: str) -> Value:
         B, T, _ = hidden.shape
         x = views.view(layers(hidden, name), B, T, -1, self.head_dim)
-        return views.transpose(rms_norm(layers, x, name + "_norm"), 1, 2)
+        return views.transpose(self.norm(layers, x, name + "_norm"), 1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minigpt.memory.families.fields.shared import NO_DROPOUT, ROTARY, Fields, names
+from minigpt.memory.families.fields.shared import NO_DROPOUT, ROTARY, Fields, activations, names
 
 GELU = ("gelu", "gelu_pytorch_tanh", "gelu_new")
 
@@ -22,9 +22,10 @@ LAYER_NORMS = {
         used=dict(
             vocab_size=51200, hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, num_attention_heads=32,
             num_key_value_heads=None, head_dim=None, max_position_embeddings=2048, tie_word_embeddings=False,
-            qk_layernorm=False, partial_rotary_factor=0.5, hidden_act="gelu_new",
+            qk_layernorm=False, partial_rotary_factor=0.5, hidden_act="gelu_new", attention_dropout=0.0,
+            resid_pdrop=0.0, embd_pdrop=0.0,
         ),
-        only={"hidden_act": GELU, **NO_DROPOUT, "resid_pdrop": (0.0,), "embd_pdrop": (0.0,)},
+        only={"hidden_act": activations("gelu_new")},
         without_effect=ROTARY | names("layer_norm_eps"),
     ),
     "gpt_neox": Fields(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from minigpt.memory.families.fields.shared import NO_DROPOUT, RMS_NORM, ROTARY, SILU, SIZES, Fields, names
+from minigpt.memory.families.fields.shared import (
+    NO_DROPOUT,
+    RMS_NORM,
+    ROTARY,
+    SILU,
+    SIZES,
+    Fields,
+    activations,
+    names,
+)
 
 PLAIN = RMS_NORM | ROTARY
 WINDOW = dict(sliding_window=4096, use_sliding_window=False, max_window_layers=28, layer_types=None)  # of the Qwens
-GELU = ("gelu_pytorch_tanh", "gelu")  # one kernel each, which saves its input
+TAKEN = {**SIZES, "attention_dropout": 0.0}
+ACTIVATION = {"hidden_act": activations("silu")}
+GELU = activations("gelu_pytorch_tanh")
 ONE_WAY = {"use_bidirectional_attention": (None, False)}
-GEMMA = {**SIZES, "vocab_size": 256000, "head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+GEMMA = {**TAKEN, "vocab_size": 256000, "head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True,
          "attention_bias": False}  # fmt: skip
 GEMMA2 = {
     **GEMMA, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
@@ -18,53 +29,54 @@ GEMMA2 = {
 
 LLAMAS = {
     "llama": Fields(
-        used={**SIZES, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        used={**TAKEN, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
+        only=ACTIVATION,
         without_effect=PLAIN | names("pretraining_tp is_llama_config rope_interleaved"),
     ),
     "mistral": Fields(
-        used={**SIZES, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+        used={**TAKEN, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
               "sliding_window": 4096, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        only=ACTIVATION,
         without_effect=PLAIN,
     ),
     "qwen2": Fields(
-        used={**SIZES, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+        used={**TAKEN, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
               "max_position_embeddings": 32768, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        only=ACTIVATION,
         without_effect=PLAIN | names("use_mrope"),
     ),
     "qwen3": Fields(
-        used={**SIZES, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+        used={**TAKEN, **WINDOW, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
               "head_dim": 128, "max_position_embeddings": 32768, "attention_bias": False, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        only=ACTIVATION,
         without_effect=PLAIN,
     ),
     "gemma": Fields(
         used={**GEMMA, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
               "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh"},
-        only={"hidden_act": GELU, **NO_DROPOUT, **ONE_WAY},
+        only={"hidden_act": GELU, **ONE_WAY},
         without_effect=PLAIN | names("hidden_activation"),
     ),
     "gemma2": Fields(
         used=GEMMA2,
-        only={"hidden_activation": GELU, **NO_DROPOUT, **ONE_WAY},
+        only={"hidden_activation": GELU, **ONE_WAY},
         without_effect=PLAIN | names("hidden_act query_pre_attn_scalar"),
     ),
     "gemma3_text": Fields(
         used={**GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None,
               "attn_logit_softcapping": None, "sliding_window_pattern": 6},
-        only={"hidden_activation": GELU, **NO_DROPOUT, "use_bidirectional_attention": (False, None)},
+        only={"hidden_activation": GELU, "use_bidirectional_attention": (False, None)},
         without_effect=PLAIN | names("query_pre_attn_scalar rope_local_base_freq _sliding_window_pattern"),
     ),
     "phi3": Fields(
-        used={**SIZES, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+        used={**TAKEN, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
               "max_position_embeddings": 4096, "sliding_window": None, "partial_rotary_factor": 1.0,
-              "rope_type": "default", "original_max_position_embeddings": 4096, "hidden_act": "silu"},
+              "rope_type": "default", "original_max_position_embeddings": 4096, "hidden_act": "silu",
+              "resid_pdrop": 0.0},
         # su and yarn are older names of its longrope, which keeps one vector of frequencies where others keep two.
-        only={**SILU, **NO_DROPOUT, "rope_type": ("default", "longrope", "su", "yarn"), "resid_pdrop": (0.0,),
-              "embd_pdrop": (0.0,), "attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
-        without_effect=PLAIN | names("interpolate_factor full_attn_mod"),
+        only={**ACTIVATION, "rope_type": ("default", "longrope", "su", "yarn"), "attention_bias": (False,),
+              "mlp_bias": (False,), "lm_head_bias": (False,)},
+        without_effect=PLAIN | names("interpolate_factor full_attn_mod embd_pdrop"),
     ),
     "olmo2": Fields(
         used={**SIZES, "vocab_size": 50304, "attention_bias": False, "hidden_act": "silu"},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from minigpt.memory.families.activations import ACTIVATIONS
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -83,6 +85,12 @@ ROTARY = names("rope_theta")  # a number behind the frequencies
 RMS_NORM = names("rms_norm_eps")
 NO_DROPOUT = {"attention_dropout": (0.0,)}
 SILU = {"hidden_act": ("silu", "swish")}
+
+
+def activations(default: str) -> tuple[str, ...]:
+    """Every activation that is covered, the default first."""
+    return default, *(name for name in ACTIVATIONS if name != default)
+
 
 # The sizes of LlamaConfig, which many others copied.
 SIZES = dict(
