@@ -168,7 +168,7 @@ def adapter_cases() -> list[Case]:
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
     names = (
-        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads",
+        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", "phi3",
         *MIXTURES,
     )  # fmt: skip
     return [
