@@ -177,6 +177,7 @@ def test_predict_refuses_what_was_once_wrong_without_a_word(model, message):
         llama(model_type="mistral", sliding_window=8),
         llama(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
         llama(model_type="qwen3", layer_types=["sliding_attention"] * 3, use_sliding_window=True, sliding_window=8),
+        llama(model_type="gemma2", sliding_window=8),
         mixture("mixtral", num_local_experts=8, intermediate_size=48, sliding_window=8),
     ],
     ids=str,

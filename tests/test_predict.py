@@ -52,6 +52,8 @@ ODD = {  # plans whose bytes once went wrong in a phase that was not the peak, o
         "mistral-window",
         dict(seq_len=64, precision="bf16", checkpointing="full"),
     ),
+    "gemma2 caps scores and logits": ("gemma2", dict(precision="bf16-autocast", attention="eager")),
+    "gemma3 has two rotations": ("gemma3-window", dict(seq_len=96, checkpointing="full", method="lora", targets="q")),
     "qwen3 norms queries first": ("qwen3-wide-heads", dict(method="lora", variant="dora", targets="k", batch=1)),
 }
 

@@ -66,6 +66,11 @@ MODELS = {
     "qwen2-moe": mixture("qwen2_moe", **EIGHT, shared_expert_intermediate_size=128),
     "qwen3-moe": mixture("qwen3_moe", **EIGHT, decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
     "gpt-oss": mixture("gpt_oss", num_local_experts=8, intermediate_size=48, sliding_window=32),
+    "gemma": llama(model_type="gemma", num_key_value_heads=1),
+    "gemma2": llama(model_type="gemma2", head_dim=24),
+    "gemma2-window": llama(model_type="gemma2", sliding_window=64, attn_logit_softcapping=None),
+    "gemma3": llama(model_type="gemma3_text", tie_word_embeddings=False),
+    "gemma3-window": llama(model_type="gemma3_text", sliding_window=96, sliding_window_pattern=2),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),
@@ -168,8 +173,8 @@ def adapter_cases() -> list[Case]:
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
     names = (
-        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", "phi3",
-        *MIXTURES,
+        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", "phi3", "gemma",
+        "gemma2", "gemma3", *MIXTURES,
     )  # fmt: skip
     return [
         Case(name, TrainingPlan(**{"batch": 3, "seq_len": 96, **switch, **_targets(name, switch)}))

@@ -31,6 +31,9 @@ FAMILIES = {  # model_type: module and class
     "qwen2_moe": "qwen2_moe:Qwen2Moe",
     "mixtral": "mixtral:Mixtral",
     "gpt_oss": "gpt_oss:GptOss",
+    "gemma": "gemma:Gemma",
+    "gemma2": "gemma2:Gemma2",
+    "gemma3_text": "gemma3:Gemma3",
     "gpt2": "gpt2:GPT2",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
