@@ -66,6 +66,12 @@ MODELS = {
     "qwen2-moe": mixture("qwen2_moe", **EIGHT, shared_expert_intermediate_size=128),
     "qwen3-moe": mixture("qwen3_moe", **EIGHT, decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
     "gpt-oss": mixture("gpt_oss", num_local_experts=8, intermediate_size=48, sliding_window=32),
+    "phi3": llama(model_type="phi3", tie_word_embeddings=True),
+    "phi3-partly-rotated": llama(model_type="phi3", partial_rotary_factor=0.75, sliding_window=80, resid_pdrop=0.1),
+    "phi": llama(model_type="phi"),
+    "phi-dropout": llama(
+        model_type="phi", hidden_act="gelu", resid_pdrop=0.1, embd_pdrop=0.1, tie_word_embeddings=True
+    ),
     "gemma": llama(model_type="gemma", num_key_value_heads=1),
     "gemma2": llama(model_type="gemma2", head_dim=24),
     "gemma2-window": llama(model_type="gemma2", sliding_window=64, attn_logit_softcapping=None),
@@ -173,7 +179,7 @@ def adapter_cases() -> list[Case]:
     ]  # fmt: skip
     switches = [dict(method="lora", **kw) for kw in lora] + [dict(method="qlora", **kw) for kw in qlora] + variants
     names = (
-        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", "phi3", "gemma",
+        "minigpt", "llama-grouped", "llama-tied", "mistral", "qwen2-tied", "qwen3-wide-heads", "phi3", "phi", "gemma",
         "gemma2", "gemma3", *MIXTURES,
     )  # fmt: skip
     return [

@@ -31,6 +31,8 @@ FAMILIES = {  # model_type: module and class
     "qwen2_moe": "qwen2_moe:Qwen2Moe",
     "mixtral": "mixtral:Mixtral",
     "gpt_oss": "gpt_oss:GptOss",
+    "phi3": "phi3:Phi3",
+    "phi": "phi:Phi",
     "gemma": "gemma:Gemma",
     "gemma2": "gemma2:Gemma2",
     "gemma3_text": "gemma3:Gemma3",
