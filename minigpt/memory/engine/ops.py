@@ -100,15 +100,19 @@ def sigmoid(x: Value) -> Value:
 
 def power(x: Value) -> Value:
     """x to a fixed power. Its backward makes x**(p-1), then p times that, then the gradient."""
+    (x,) = raised(x)
     return _unary("power", x, saves_input=True, scratch=2)
 
 
 def rsqrt(x: Value) -> Value:
+    (x,) = raised(x)
     return _unary("rsqrt", x, saves_output=True, scratch=2)
 
 
 def softmax(x: Value) -> Value:
-    """CUDA's backward makes gradient times output first."""
+    """CUDA's backward makes gradient times output first, and its autocast a float32 result."""
+    if _raises(x):
+        return softmax_in_float32(x)
     return _unary("softmax", x, saves_output=True, scratch=int(x.storage.tape.cuda))
 
 
@@ -164,6 +168,16 @@ def lowered(*values: Value | None) -> list[Value | None]:
     torch casts its arguments from the last to the first, which decides whose gradient is cast back first.
     """
     return [value and _lowered(value) for value in values]
+
+
+def raised(*values: Value | None) -> list[Value | None]:
+    """What CUDA's autocast leaves in float32 takes: powers, roots, softmax, norms. A CPU's leaves them as they are."""
+    return [cast(value, "float32") if value is not None and _raises(value) else value for value in values]
+
+
+def _raises(x: Value) -> bool:
+    tape = x.storage.tape
+    return tape.cuda and tape.autocast is not None and x.dtype in ("float16", "bfloat16")
 
 
 def _lowered(x: Value) -> Value:
@@ -363,6 +377,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     These are in the weight's precision, which may be more than x's; CUDA has them in float32 always.
     """
     tape = x.storage.tape
+    bias, weight, x = raised(bias, weight, x)
     tape.doing = "layer_norm"
     rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
     statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
