@@ -340,7 +340,8 @@ def test_cuda_autocast_raises_what_torch_says():
     }  # fmt: skip
     with FakeTensorMode():
         x = torch.empty(4, 8, device="cuda", dtype=torch.bfloat16)
-        weight, wide = torch.empty_like(x[0]), torch.empty_like(x, dtype=torch.float32)
+        weight = torch.empty(8, device="cuda", dtype=torch.bfloat16)
+        wide = torch.empty(4, 8, device="cuda")
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         torch.set_autocast_enabled("cuda", True)
