@@ -359,7 +359,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the course's own" says="layer of minigpt.lora; write your own"
+# %% exercise=lora-linear wrong="the course's own" says="layer of minigpt\.lora"
 from minigpt.lora import LoRALinear
 
 
@@ -558,7 +558,7 @@ def inject(model, rank, alpha, targets=None):
             model.set_submodule(name, LoRALinear(linears[name], rank, alpha))
 
 
-# %% exercise=inject wrong="the course's own" says="layer of minigpt.lora; write your own"
+# %% exercise=inject wrong="the course's own" says="layer of minigpt\.lora"
 def inject(model, rank, alpha, targets=None):
     from minigpt.lora import inject
 

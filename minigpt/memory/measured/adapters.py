@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from minigpt.lora import inject
 from minigpt.memory.measured.models import base_dtype, half
 from minigpt.memory.measured.quantized import quantize
 from minigpt.memory.plan import TrainingPlan
+from minigpt.nf4 import quantize_model
 
 # A word of the plan, and the ends of the names that modules have for it; beside them, a module's own last name, with
 # or without "_proj".
@@ -23,16 +25,12 @@ NARROW = 16  # a layer with fewer outputs is a gate, which peft adapts at any ra
 
 def adapt_minigpt(model: nn.Module, plan: TrainingPlan) -> nn.Module:
     """MiniGPT with this package's adapters, on its own 4-bit layers if the plan says so."""
-    from minigpt.lora import inject
-
     only = {"quantization": "nf4", "modules_to_save": ""}
     for name, value in only.items():
         if getattr(plan, name) != value:
             raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
     targets = target_modules(model, model.lm_head, plan)
     if plan.method == "qlora":
-        from minigpt.nf4 import quantize_model
-
         quantize_model(model, double_quantization=plan.double_quantization, compute_dtype=half(plan))
         if plan.kbit_preparation:
             _upcast(model)
