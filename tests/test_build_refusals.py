@@ -1,0 +1,143 @@
+"""Texts that the build refuses, each in one sentence that names the file and the fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiny_course import CHECK, EXERCISE, HEAD, LAB, LESSON, TASK, names
+from tools import build
+
+TWO = EXERCISE.replace("double", "triple")
+REFUSALS = {
+    "a name twice": (EXERCISE + CHECK + CHECK, "'check-double': the name is taken"),
+    "a reserved name": (EXERCISE + CHECK.replace("check-double", "title"), "'title': the name is taken"),
+    "a solution outside": (
+        EXERCISE.replace(":tags: [exercise]", "") + CHECK,
+        "SOLUTION region outside a cell tagged ex",
+    ),
+    "a hidden test outside": (
+        EXERCISE + CHECK.replace(":tags: [check]\n:points: 2\n", ""),
+        "HIDDEN TESTS region outside",
+    ),
+    "a mark scheme outside": ("\n### BEGIN MARK SCHEME\nx\n### END MARK SCHEME\n", "MARK SCHEME region outside"),
+    "an open region": (EXERCISE.replace("### END SOLUTION", "") + CHECK, "1 BEGIN SOLUTION and 0 END SOLUTION"),
+    "no check": (EXERCISE, "'double': an exercise without a check"),
+    "a check too late": (EXERCISE + TWO + CHECK, "'double': an exercise without a check"),
+    "no points": (EXERCISE + CHECK.replace(":points: 2\n", ""), "'check-double': points is None"),
+    "half points": (EXERCISE + CHECK.replace(": 2\n", ": 0.5\n"), "points is 0.5"),
+    "points on an exercise": (EXERCISE.replace(":tags", ":points: 1\n:tags") + CHECK, "'double': points on a cell"),
+    "no solution": (
+        EXERCISE.replace("### BEGIN SOLUTION", "").replace("### END SOLUTION", "") + CHECK,
+        "nothing to clear",
+    ),
+    "no name": (EXERCISE.replace(":name: double\n", "") + CHECK, "without a name"),
+    "a bad name": (EXERCISE.replace(":name: double", ":name: Double It") + CHECK, "'Double It': a name is lower-case"),
+    "an unknown tag": (EXERCISE.replace("[exercise]", "[exercize]") + CHECK, "tag 'exercize'; allowed: exercise"),
+    "an unknown option": (EXERCISE.replace(":name", ":nom: x\n:name") + CHECK, "option 'nom'; allowed: name, tags"),
+    "a task in code": (EXERCISE + CHECK.replace("check]", "task]"), "tagged task, on a code cell"),
+    "two parameter cells": (
+        "\n```{code-cell}\n:tags: [parameters]\nA = 1\n```\n" * 2,
+        "two cells are tagged parameters",
+    ),
+    "a long cell": ("\n```{code-cell}\n" + "x = 1\n" * 46 + "```\n", "46 lines; a code cell has at most 45"),
+    "a second title": ("\n# Title\n", "a heading with one #"),
+    "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 7: [[ 1 / 0 ]] fails: ZeroDivisionError"),
+    "a lost S": (
+        EXERCISE + CHECK.replace("HIDDEN TESTS", "HIDDEN TEST"),
+        "'### BEGIN HIDDEN TEST' looks like a region",
+    ),
+    "lower case": (
+        EXERCISE + CHECK.replace("BEGIN HIDDEN TESTS", "begin hidden tests").replace("END", "end"),
+        "a region",
+    ),
+    "no space": (
+        EXERCISE + CHECK + TASK.replace("### BEGIN MARK SCHEME", "###BEGIN MARKSCHEME"),
+        "looks like a region",
+    ),
+    "an open cell": (
+        "\n```{code-cell}\nx = 1\n\nProse.\n\n```{code-cell}\ny = 2\n```\n",
+        "a code cell above is not closed",
+    ),
+    "a misspelt cell": ("\n```{code-cel}\nx = 1\n```\n", "'```{code-cel}' inside it"),
+    "broken Python": (
+        "\n```{code-cell}\nx = (\n```\n",
+        "cell starting 'x = (': not Python: '(' was never closed (line 1)",
+    ),
+    "an answer's name": (TASK + CHECK.replace("check-double", "explain-answer"), "'explain-answer': the name is taken"),
+    "the name of an answer": (CHECK.replace("check-double", "explain-answer") + TASK, "'explain': the name is taken"),
+    "no spaces": ("\nIt is [[1+1]].\n", "line 7: 'It is [[1+1]].' is no placeholder"),
+    "one space": ("\nIt is [[ 1+1]].\n", "line 7: 'It is [[ 1+1]].' is no placeholder"),
+    "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 7: 'It is [[ 1 +' is no placeholder"),
+    "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 7: 'It is [[ 1 + 1' is no placeholder"),
+    "an exit": ("\nIt is [[ exit(0) ]].\n", "line 7: [[ exit(0) ]] fails: SystemExit: 0"),
+    "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 8: [[ 0.5 ]] is a float; allowed: text or a whole number"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_refusals(course, capsys, why):
+    body, words = REFUSALS[why]
+    root = course(**{"labs/lab01-tiny": HEAD + body})
+    assert build.main([], root) == 1
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("tools.build: content/labs/lab01-tiny.md: ") and words in said and len(said.splitlines()) == 1
+    )
+    assert not names(root)
+
+
+FRONT_MATTER = {
+    "no title": ("title: Tiny\n", "", "title is None"),
+    "no budget": ("minutes: {cpu: 1, gpu: 0.5}\n", "", "minutes is None; write minutes: {cpu: N, gpu: N}"),
+    "half a budget": ("{ram: 1, vram: 2}", "{ram: 1}", "memory_gb is {'ram': 1}"),
+    "a negative budget": ("cpu: 1", "cpu: -1", "minutes cpu is -1"),
+    "an unknown entry": ("title:", "author: me\ntitle:", "'author'; allowed: title"),
+    "torch on Colab": ("title:", "colab: [torch]\ntitle:", "colab has 'torch'"),
+    "numbers fail": ("title:", "numbers: |\n  a = 1\n  b = c\ntitle:", "line 4: the numbers block fails at 'b = c'"),
+    "numbers do not parse": ("title:", "numbers: |\n  a = (\ntitle:", "line 3: the numbers block fails at 'a = ('"),
+    "numbers exit": ("title:", "numbers: |\n  raise SystemExit(3)\ntitle:", "line 3: the numbers block fails at"),
+    "numbered minutes": ("{cpu: 1, gpu: 0.5}", "{1: 1, gpu: 0.5}", "minutes is {1: 1, 'gpu': 0.5}; write"),
+    "no end of minutes": ("cpu: 1", "cpu: .inf", "minutes cpu is inf"),
+    "an empty title": ("title: Tiny", "title: ' '", "title is ' '; it must be text"),
+    "broken YAML": ("{cpu: 1,", "{cpu: 1", "not valid MyST"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", FRONT_MATTER)
+def test_front_matter_refusals(course, capsys, why):
+    old, new, words = FRONT_MATTER[why]
+    root = course(**{"lessons/01-tiny": HEAD.replace(old, new)})
+    assert build.main([], root) == 1
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("tools.build: content/lessons/01-tiny.md: ") and words in said and len(said.splitlines()) == 1
+    )
+
+
+def test_graded_cells_stay_out_of_lessons(course, capsys):
+    root = course(**{"lessons/01-tiny": HEAD + EXERCISE + CHECK})
+    assert build.main([], root) == 1
+    assert "graded cells belong to a lab" in capsys.readouterr().err
+
+
+def test_a_file_name_out_of_order_is_refused(course, capsys):
+    assert build.main([], course(**{"labs/first": LAB})) == 1
+    assert "content/labs/first.md: the name must be labNN-name.md" in capsys.readouterr().err
+
+
+PROJECTS = {
+    "no project": ("x = 1", "has no [project]"),
+    "no TOML": ("x =", "pyproject.toml: Invalid value"),
+    "a number": ("[project.urls]\nRepository = 5", "Repository is 5; allowed: https://github.com/OWNER/NAME"),
+    "no table": ("[project]\nurls = 5", "project.urls is 5"),
+}
+
+
+@pytest.mark.parametrize("why", PROJECTS)
+def test_a_broken_setting_is_one_sentence(course, capsys, why):
+    text, words = PROJECTS[why]
+    root = course(**{"lessons/01-tiny": LESSON})
+    (root / "pyproject.toml").write_text(text)
+    assert build.main([], root) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tools.build: pyproject.toml") and words in said and len(said.splitlines()) == 1
