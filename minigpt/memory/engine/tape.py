@@ -5,9 +5,6 @@ A ``Value`` stands for a tensor: its shape, its strides, its dtype, and the ``St
 walks the nodes as torch's engine does: latest first, gradients summed where paths meet, saved tensors let go once
 their node has run.
 
-A storage dies when nothing refers to it, exactly as in PyTorch: Python's own reference counts do the work
-here too, so a local variable of a forward function keeps its storage alive in both.
-
 Rules of torch's engine that matter to the peak, each visible in the profiler's events:
 
     a node's new gradients exist together with its incoming gradient and everything it saved
@@ -25,103 +22,27 @@ from sys import getrefcount
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.engine import layout
+from minigpt.memory.engine.graph import (
+    ACTIVATIONS,
+    BORN,
+    DEAD,
+    GRADIENTS,
+    ITEMSIZE,
+    LET_GO,
+    OPTIMIZER,
+    SAVED,
+    TEMPORARY,
+    WEIGHTS,
+    Edge,
+    Leaf,
+    Node,
+    Record,
+    Storage,
+    Value,
+)
 from minigpt.memory.engine.layout import Shape, Strides
 
-WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(BUCKETS))
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-BORN, DEAD, SAVED, LET_GO = range(4)
-
-
-class Record:
-    """What is known of one storage, also after its death. ``bucket`` is None unless it has a standing one."""
-
-    __slots__ = ("nbytes", "bucket", "place", "born", "shape", "dtype")
-
-    def __init__(
-        self, nbytes: int, bucket: int | None, born: tuple[str, str, str], shape: Shape | None, dtype: str
-    ) -> None:
-        self.nbytes, self.bucket, self.place = nbytes, bucket, TEMPORARY
-        self.born, self.shape, self.dtype = born, shape, dtype  # born: phase, block, operation
-
-
-class Storage:
-    """Memory that is alive while anything refers to it."""
-
-    __slots__ = ("tape", "record", "saved")
-
-    def __init__(
-        self, tape: Tape, nbytes: int, bucket: int | None = None, shape: Shape | None = None, dtype: str = ""
-    ) -> None:
-        self.tape, self.saved = tape, 0  # saved: how many nodes have saved it
-        self.record = record = Record(nbytes, bucket, (tape.phase, tape.block, tape.doing), shape, dtype)
-        tape.events.append((tape.phase, record, BORN))
-        tape.live = live = tape.live + nbytes
-        if live > tape.peak:
-            tape.peak, tape.peak_event, tape.peak_at = live, len(tape.events), record.born
-
-    def __del__(self) -> None:
-        tape, record = self.tape, self.record
-        tape.events.append((tape.phase, record, DEAD))
-        tape.live -= record.nbytes
-
-
-class Leaf:
-    """Where gradients end: a trained parameter, or another tensor. ``bucket``: what its ``.grad`` counts as."""
-
-    __slots__ = ("gradient", "strides", "bucket", "order")
-
-    def __init__(self, strides: Strides = None, bucket: int | None = GRADIENTS) -> None:
-        self.gradient: Value | None = None
-        self.strides, self.bucket = strides, bucket
-        self.order = float("inf")  # torch runs these before any other node
-
-
-class Edge:
-    """Where the gradient of one input goes: a Node or Leaf (or None), which of its outputs, its shape and dtype."""
-
-    __slots__ = ("target", "output", "shape", "dtype")
-
-    def __init__(self, value: Value) -> None:  # the sizes alone: an edge must not keep the storage alive
-        self.target, self.output, self.shape = value.source, value.output, value.shape
-        self.dtype = value.gradient_dtype or value.dtype
-
-
-class Node:
-    """One operation to undo: ``backward(*gradients)`` returns a Value, or None, for each edge."""
-
-    __slots__ = ("name", "block", "order", "edges", "saved", "backward", "outputs")
-
-    def __init__(self, name, block, order, edges, saved, backward, outputs) -> None:
-        self.name, self.block, self.order, self.edges = name, block, order, edges
-        self.saved, self.backward, self.outputs = saved, backward, outputs
-
-
-class Value:
-    """A tensor without numbers. ``source`` is the Node or Leaf that its gradient goes to, or None.
-
-    ``base`` is the value that this one is a view of; ``gradient_dtype`` that of ``.grad``, if it is another.
-    """
-
-    __slots__ = ("storage", "shape", "strides", "dtype", "source", "output", "base", "gradient_dtype")
-
-    def __init__(
-        self, storage: Storage, shape: Shape, dtype: str, strides: Strides = None, source=None, base=None
-    ) -> None:
-        self.storage, self.shape, self.dtype, self.strides = storage, shape, dtype, strides
-        self.source, self.output, self.base, self.gradient_dtype = source, 0, base, None
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements; a view's storage may have more."""
-        return prod(self.shape) * ITEMSIZE[self.dtype]
-
-    @property
-    def layout(self) -> layout.Layout:
-        return self.shape, self.strides
+__all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
 
 class Tape:
