@@ -121,7 +121,9 @@ class Layers:
         self.add(tensor.name + ".A", (rank, n_in), dtype, trained=True)
         self.add(tensor.name + ".B", (n_out, rank), dtype, trained=True)
         if plan.variant == "dora":
-            self.add(tensor.name + ".magnitude", (n_out,), dtype, trained=True)
+            # trl leaves the lengths on a quantized base in float32.
+            length = "float32" if plan.method == "qlora" and not self.own else dtype
+            self.add(tensor.name + ".magnitude", (n_out,), length, trained=True)
 
     def _add_packed(self, tensor, sizes: list[int]) -> None:
         """The codes of a quantized matrix, then its scales and tables."""
