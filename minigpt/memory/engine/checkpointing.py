@@ -13,6 +13,7 @@ Left out: the random number state that torch keeps with each block (5,056 bytes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import ref
 
 from minigpt.memory.engine.tape import Storage, Tape, Value
@@ -41,7 +42,8 @@ class Checkpointed:
         self.tape, self.run, self.inputs = tape, run, inputs
         self.name = tape.block
         self.saves: list[ref[Handle]] = []
-        self.recomputed: list[Storage | None] | None = None
+        self.recomputed: list[Storage | None] = []
+        self.ran_again = False
         for value in inputs:
             tape.save(value.storage)
 
@@ -49,7 +51,7 @@ class Checkpointed:
         for value in self.inputs:
             self.tape.let_go(value.storage)
 
-    def count(self, storages: Sequence[Storage]) -> list[Handle]:
+    def count(self, storages: Sequence[Storage]) -> Sequence[Any]:
         """What the first run does with its saves."""
         handles = [Handle(self, len(self.saves) + i) for i in range(len(storages))]
         self.saves += map(ref, handles)
@@ -65,15 +67,16 @@ class Checkpointed:
         return storages
 
     def take(self, index: int) -> Storage:
-        if self.recomputed is None:
+        if not self.ran_again:
             self._again()
         storage, self.recomputed[index] = self.recomputed[index], None
+        assert storage is not None, "a saved tensor is asked for once, by its own node"
         return storage
 
     def _again(self) -> None:
         tape = self.tape
         place = tape.block, tape.doing
-        tape.block, self.recomputed, tape.keep = f"{self.name}, run again", [], self.keep
+        tape.block, self.ran_again, tape.keep = f"{self.name}, run again", True, self.keep
         tape.running_again = True
         try:
             self.run(*self.inputs)

@@ -98,7 +98,8 @@ class Value:
         self, storage: Storage, shape: Shape, dtype: str, strides: Strides = None, source=None, base=None
     ) -> None:
         self.storage, self.shape, self.dtype, self.strides = storage, shape, dtype, strides
-        self.source, self.output, self.base, self.gradient_dtype = source, 0, base, None
+        self.source, self.output, self.base = source, 0, base
+        self.gradient_dtype: str | None = None
 
     @property
     def numel(self) -> int:

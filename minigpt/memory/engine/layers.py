@@ -172,8 +172,9 @@ class Layers:
 
     def plain(self, x: Value, name: str) -> Value:
         bias = self.weights.get(name + ".bias")
-        product = ops.conv1d if bias is not None and self.architecture.conv1d else ops.linear
-        return product(x, self.weights[name], bias)
+        if bias is not None and self.architecture.conv1d:
+            return ops.conv1d(x, self.weights[name], bias)
+        return ops.linear(x, self.weights[name], bias)
 
     # ------------------------------------------------------------ 4 bits
 

@@ -10,6 +10,7 @@ The rules are ATen's: ``computeStride`` (TensorUtils.cpp) and ``TensorIterator::
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 Shape = tuple[int, ...]
 Strides = tuple[int, ...] | None
@@ -36,7 +37,7 @@ def plain(shape: Shape, strides: Strides) -> Strides:
 
 
 @cache
-def view(shape: Shape, strides: Strides, new: Shape) -> Strides | bool:
+def view(shape: Shape, strides: Strides, new: Shape) -> Strides | Literal[False]:
     """The strides that show the same elements as ``new``, or False where only a copy can."""
     if strides is None:
         return None

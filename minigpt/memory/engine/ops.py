@@ -14,6 +14,7 @@ that compare prediction and meter. The rules that surprise people:
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from minigpt.memory.engine import layout, views
 from minigpt.memory.engine.tape import ITEMSIZE, Leaf, Tape, Value
@@ -162,7 +163,7 @@ def cast(x: Value, dtype: str) -> Value:
     return tape.record("cast", (x,), _out(x, dtype), (), lambda g: [tape.new(g.shape, own, _out(g)[2])])
 
 
-def lowered(*values: Value | None) -> list[Value | None]:
+def lowered(*values: Value | None) -> list[Any]:
     """What a matrix product takes: in autocast's dtype, if that is on. The casts of trained weights are cached.
 
     torch casts its arguments from the last to the first, which decides whose gradient is cast back first.
@@ -170,7 +171,7 @@ def lowered(*values: Value | None) -> list[Value | None]:
     return [value and _lowered(value) for value in values]
 
 
-def raised(*values: Value | None) -> list[Value | None]:
+def raised(*values: Value | None) -> list[Any]:
     """What CUDA's autocast leaves in float32 takes: powers, roots, softmax, norms. A CPU's leaves them as they are."""
     return [cast(value, "float32") if value is not None and _raises(value) else value for value in values]
 
@@ -280,7 +281,7 @@ def _mm_backward(tape: Tape, a: Value, b: Value):
     shapes, columns, dtype = (a.shape, b.shape), (_by_columns(a), _by_columns(b)), a.dtype
 
     def backward(g):
-        made = [None, None]
+        made: list[Value | None] = [None, None]
         for i in (1, 0):
             if wanted[i]:
                 n, m = shapes[i]
@@ -301,7 +302,7 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
     shapes, columns, dtype = (a.shape, b.shape), (_by_columns(a), _by_columns(b)), a.dtype
 
     def backward(g):
-        made = [None, None]
+        made: list[Value | None] = [None, None]
         for i in (0, 1):
             if wanted[i]:
                 n, m = shapes[i]

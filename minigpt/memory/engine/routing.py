@@ -102,7 +102,7 @@ def baddbmm(x: Value, a: Value, b: Value, scaled: bool) -> Value:
     shapes, dtype = (a.shape, b.shape), x.dtype
 
     def backward(g):
-        made = [None]
+        made: list[Value | None] = [None]
         for shape in shapes:
             gradient = tape.new(shape, dtype)
             if scaled:

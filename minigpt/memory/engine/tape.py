@@ -19,6 +19,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from math import prod
 from sys import getrefcount
+from typing import Any
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.engine import layout
@@ -76,7 +77,7 @@ class Tape:
         self,
         name: str,
         inputs: Sequence[Value],
-        out: Value | tuple,
+        out: Any,
         saves: Sequence[Storage] = (),
         backward: Callable | None = None,
         saves_output: bool = False,
@@ -92,17 +93,18 @@ class Tape:
             if value.source is not None:
                 break
         else:
-            return self.new(*out) if type(out) is tuple else out
-        if saves_output:
-            out = self.new(*out)
-            saves = (*saves, out.storage)
+            return self.new(*out) if isinstance(out, tuple) else out
+        made = out if isinstance(out, Value) else None
+        if saves_output and isinstance(out, tuple):
+            made = self.new(*out)
+            saves = (*saves, made.storage)
         saved = self.keep(saves) if saves else ()
-        if type(out) is tuple:
-            out = self.new(*out)
+        if made is None:
+            made = self.new(*out)
         self._nodes += 1
         edges = [Edge(value) for value in inputs]
-        out.source = Node(name, self.block, self._nodes, edges, saved, backward, outputs)
-        return out
+        made.source = Node(name, self.block, self._nodes, edges, saved, backward, outputs)
+        return made
 
     def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:
         """What a node saves becomes an activation, if it is nothing else."""
@@ -135,7 +137,7 @@ class Tape:
             incoming = pending.pop(node)
             if type(node) is Leaf:
                 self._accumulate(node, incoming)
-                incoming = None
+                del incoming
                 continue
             self.block, self.doing = node.block, node.name
             handles = [item for item in node.saved if type(item) is not Storage]
@@ -148,7 +150,8 @@ class Tape:
             for item in node.saved if not handles else ():
                 self.let_go(item)
             node.edges, node.saved, node.backward = (), (), None
-            item = handles = None
+            del handles
+            item = None
             gradients.reverse()
             for edge in edges:
                 gradient, target = gradients.pop(), edge.target
@@ -278,7 +281,7 @@ def _alone() -> tuple[int, int, int]:
     Python versions differ in how many references a call makes, so it is asked here once, in the same form.
     """
     tape = Tape()
-    slots, found = [tape.new((1,), "float32")], []
+    slots, found = [tape.new((1,), "float32")], list[int]()
 
     def asked(slots: list, place: int) -> None:
         old = slots[place]
@@ -290,7 +293,7 @@ def _alone() -> tuple[int, int, int]:
 
     asked(slots, 0)
     taken(slots)
-    return tuple(found)
+    return found[0], found[1], found[2]
 
 
 ALONE, ALONE_STORAGE, TAKEN = _alone()

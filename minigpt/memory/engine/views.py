@@ -53,7 +53,8 @@ def view(x: Value, *shape: int) -> Value:
 def unsafe_view(x: Value, *shape: int) -> Value:
     """As ``view``, for a result that nothing else refers to."""
     tape, old, shape = x.storage.tape, x.shape, _resolve(x, shape)
-    out = _same_storage(x, shape, layout.view(old, x.strides, shape), base=False)
+    strides = layout.view(old, x.strides, shape)
+    out = _same_storage(x, shape, None if strides is False else strides, base=False)
     return tape.record("view", (x,), out, (), lambda g: [reshaped(g, old)])
 
 

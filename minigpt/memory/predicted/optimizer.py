@@ -143,7 +143,7 @@ class Optimizer:
             if half and self.plan.step == "resumed":
                 for i, storage in enumerate(kept[:-1]):
                     kept[i] = Storage(tape, 2 * storage.record.nbytes, OPTIMIZER)
-                    storage = None
+                    del storage
             weight = new(value) if half else None
             if not first:
                 kept[-1] = Storage(tape, 4, OPTIMIZER)

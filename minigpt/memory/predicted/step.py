@@ -78,6 +78,7 @@ def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Re
     tokens, targets = (tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2))
     given = _given(tape, plan)
     layers.positions = given if plan.sequences == "packed" else None
+    loss = outputs = None
     for i in range(plan.accumulation):
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
