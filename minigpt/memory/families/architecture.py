@@ -39,6 +39,10 @@ FAMILIES = {  # model_type: module and class
     "gemma2": "gemma2:Gemma2",
     "gemma3_text": "gemma3:Gemma3",
     "gpt2": "gpt2:GPT2",
+    "granite": "granite:Granite",
+    "smollm3": "smollm3:SmolLM3",
+    "olmo2": "olmo2:Olmo2",
+    "starcoder2": "starcoder2:Starcoder2",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
