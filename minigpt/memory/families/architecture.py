@@ -43,6 +43,8 @@ FAMILIES = {  # model_type: module and class
     "smollm3": "smollm3:SmolLM3",
     "olmo2": "olmo2:Olmo2",
     "starcoder2": "starcoder2:Starcoder2",
+    "gpt_neox": "gpt_neox:GPTNeoX",
+    "falcon": "falcon:Falcon",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
