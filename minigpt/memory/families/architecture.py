@@ -45,6 +45,8 @@ FAMILIES = {  # model_type: module and class
     "starcoder2": "starcoder2:Starcoder2",
     "gpt_neox": "gpt_neox:GPTNeoX",
     "falcon": "falcon:Falcon",
+    "opt": "opt:OPT",
+    "bloom": "bloom:Bloom",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
