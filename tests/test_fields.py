@@ -137,7 +137,7 @@ def test_how_frequencies_are_scaled_has_no_effect(kind):
         ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5; allowed: 1.0, None"),
         ("llama", dict(rope_scaling={"rope_type": "mrope"}), "rope_type is 'mrope'; allowed: default, linear"),
         ("llama", dict(rope_parameters=8), "rope_parameters is 8; it must be a dictionary"),
-        ("opt", dict(), "dropout is 0.1; allowed: 0.0"),
+        ("opt", dict(layerdrop=0.1), "layerdrop is 0.1; allowed: 0.0"),
         ("gpt2", dict(rope_scaling={}), "rope_scaling is {}; gpt2 has no such field"),
         ("mamba", dict(), "model_type is 'mamba'; allowed: llama"),
     ],

@@ -57,6 +57,15 @@ ODD = {  # plans whose bytes once went wrong in a phase that was not the peak, o
     "embeddings die in phi's dropout": ("phi-dropout", dict(precision="bf16", batch=1)),
     "gemma2 caps scores and logits": ("gemma2", dict(precision="bf16-autocast", attention="eager")),
     "gemma3 has two rotations": ("gemma3-window", dict(seq_len=96, checkpointing="full", method="lora", targets="q")),
+    "falcon's loop keeps the last block's scores": ("falcon", dict(attention="eager", batch=1, checkpointing="full")),
+    "falcon's turned weights are cast each time": ("falcon", dict(precision="bf16-autocast", checkpointing="full")),
+    "falcon copies grouped keys": ("falcon-grouped", dict(precision="bf16", method="lora", targets="qkv,o")),
+    "bloom keeps its scores three times over": ("bloom", dict(attention="eager", seq_len=33, checkpointing="full")),
+    "opt has matrices outside its blocks": ("opt-narrow", dict(precision="bf16", method="lora", variant="dora")),
+    "opt's positions stay bound": ("opt", dict(checkpointing="full", sequences="packed")),
+    "gpt_neox's values keep q, k and v alive": ("gpt-neox", dict(precision="bf16-autocast", batch=1)),
+    "olmo2 ends norms in float32": ("olmo2", dict(precision="bf16", attention="eager", checkpointing="full")),
+    "smollm3 has two masks": ("smollm3", dict(seq_len=96, attention="eager", checkpointing="full")),
     "qwen3 norms queries first": ("qwen3-wide-heads", dict(method="lora", variant="dora", targets="k", batch=1)),
 }
 

@@ -46,6 +46,16 @@ def mixture(family: str, **changes) -> dict:
     return llama(**{"model_type": family, "num_experts_per_tok": 2, **changes})
 
 
+def older(kind: str, **changes) -> dict:
+    sizes = dict(
+        model_type=kind, vocab_size=512, hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=256, pad_token_id=None, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    if kind == "bloom":
+        del sizes["max_position_embeddings"]
+    return {**sizes, **changes}
+
+
 MODELS = {
     "minigpt": GPTConfig(n_layer=3, n_embd=64, n_head=4, vocab_size=256, context=256),
     "minigpt-nano": GPTConfig.preset("nano"),
@@ -77,6 +87,18 @@ MODELS = {
     "gemma2-window": llama(model_type="gemma2", sliding_window=64, attn_logit_softcapping=None),
     "gemma3": llama(model_type="gemma3_text", tie_word_embeddings=False),
     "gemma3-window": llama(model_type="gemma3_text", sliding_window=96, sliding_window_pattern=2),
+    "granite": llama(model_type="granite", attention_dropout=0.1, logits_scaling=8.0),
+    "smollm3": llama(model_type="smollm3", num_hidden_layers=4, use_sliding_window=True, sliding_window=80),
+    "olmo2": llama(model_type="olmo2", num_key_value_heads=1, attention_bias=True),
+    "starcoder2": llama(model_type="starcoder2", sliding_window=80, residual_dropout=0.1, embedding_dropout=0.1),
+    "gpt-neox": older("gpt_neox", intermediate_size=256),
+    "gpt-neox-serial": older("gpt_neox", intermediate_size=256, use_parallel_residual=False, hidden_dropout=0.1),
+    "falcon": older("falcon"),
+    "falcon-grouped": older("falcon", new_decoder_architecture=True, num_kv_heads=2, bias=True),
+    "falcon-serial": older("falcon", multi_query=False, parallel_attn=False, bias=True, hidden_dropout=0.1),
+    "opt": older("opt", ffn_dim=256, dropout=0.1, word_embed_proj_dim=64),
+    "opt-narrow": older("opt", ffn_dim=256, dropout=0.0, word_embed_proj_dim=32, do_layer_norm_before=False),
+    "bloom": older("bloom", hidden_dropout=0.1),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),

@@ -1,8 +1,9 @@
 """Scaled dot-product attention: q (B, H, T, D), k (B, K, T, D) and v (B, K, T, E) to (B, H, T, E).
 
 torch picks the kernel. On a CPU it is the fused one, which saves q, k, v, the output and a log-sum-exp, unless there is
-dropout or values are of another width than keys: then it is ``math``, the operations one by one in float32, with every
-score a real tensor. A mask of bools is made into one of numbers in every layer, and saved.
+dropout, values are of another width than keys, or one key head is broadcast to all: then it is ``math``, the
+operations one by one in float32, with every score a real tensor. A mask of bools is made into one of numbers in every
+layer, and saved.
 
 Source: aten/src/ATen/native/transformers/attention.cpp and sdp_utils_cpp.cpp of torch 2.13.
 """
@@ -13,16 +14,22 @@ from minigpt.memory.engine import layout, ops, views
 from minigpt.memory.engine.tape import Value
 
 
-def attention(q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0) -> Value:
-    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as q does."""
+def attention(
+    q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, enable_gqa: bool = True
+) -> Value:
+    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as q does.
+
+    ``enable_gqa``: fewer key heads are groups; without, there may be one, which is broadcast.
+    """
     tape = q.storage.tape
     v, k, q = ops.lowered(v, k, q)
     tape.doing = "attention"
     if mask is not None and mask.dtype == "bool":
         mask = tape.new(mask.shape, q.dtype)
-    if dropout or v.shape[-1] != k.shape[-1]:
+    times = q.shape[1] // k.shape[1]
+    if dropout or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
-        out = _math(q, k, v, mask, dropout)
+        out = _math(q, k, v, mask, dropout, times if enable_gqa else 1)
         tape.autocast = autocast
         return out
     return _fused(q, k, v, mask)
@@ -50,9 +57,9 @@ def _heads_last(shape: layout.Shape) -> layout.Strides:
     return layout.transpose((B, T, H, D), None, 1, 2)[1]
 
 
-def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float) -> Value:
+def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float, times: int) -> Value:
     tape, dtype = q.storage.tape, q.dtype
-    times, T, S = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    T, S = q.shape[2], k.shape[2]
     q_acc, k_acc, v_acc = (ops.cast(x, "float32") for x in (q, k, v))
     scaled = ops.scale(q_acc)
     tape.doing = "attention"

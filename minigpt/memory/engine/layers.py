@@ -9,6 +9,7 @@ The adapters' own operations are in ``adapters``; what autocast casts is in ``op
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,8 +56,10 @@ class Layers:
         self.quantized: dict[str, tuple[int, int]] = {}  # shape (n_out, n_in), by name
         self.trained: list[Value] = []
         self.storages: list[Storage] = []
+        self.products: dict[str, Callable[..., Value]] = {}  # of the layers that are no nn.Linear
         self.outputs: list[Value] = []  # what the model returns besides the loss
         self.positions: Value | None = None  # of packed sequences, given with the tokens
+        self.beside: Value | None = None  # what the last block returned beside its output, if the model's loop binds it
         self.embedded: Value | None = None  # embeddings that take a gradient only for a checkpoint's sake
         self.own = architecture.family == "minigpt"  # this course's layers, not peft's and bitsandbytes'
         regime = plan.regime
@@ -95,7 +98,10 @@ class Layers:
         dtype = "float32" if plan.method == "qlora" and plan.kbit_preparation else self.base_dtype
         if tensor.name.removesuffix(".bias") in self.quantized and not self.eight_bit:
             dtype = self.half  # Linear4bit casts its bias to what it computes in, and keeps that
-        turned = tensor.kind == "linear" and self.architecture.conv1d
+        product = self.architecture.product if tensor.kind == "linear" else ops.linear
+        if product is not ops.linear:
+            self.products[tensor.name] = product
+        turned = product is ops.conv1d
         self.add(tensor.name, tensor.shape[::-1] if turned else tensor.shape, dtype, trained=not self.frozen)
 
     def _save_whole(self, name: str) -> None:
@@ -172,9 +178,8 @@ class Layers:
 
     def plain(self, x: Value, name: str) -> Value:
         bias = self.weights.get(name + ".bias")
-        if bias is not None and self.architecture.conv1d:
-            return ops.conv1d(x, self.weights[name], bias)
-        return ops.linear(x, self.weights[name], bias)
+        product = self.products.get(name, ops.linear)
+        return product(x, self.weights[name], bias)
 
     # ------------------------------------------------------------ 4 bits
 
@@ -182,7 +187,7 @@ class Layers:
         """The frozen weight (n_out, n_in): the parameter, or a copy in the precision it had before its 4 bits."""
         if name in self.quantized:
             return self.dequantized(name, self.base_dtype)
-        turned = self.architecture.conv1d and name + ".bias" in self.weights
+        turned = self.products.get(name) is ops.conv1d
         return views.transposed(self.weights[name], 0, 1) if turned else self.weights[name]
 
     def dequantized(self, name: str, dtype: str) -> Value:

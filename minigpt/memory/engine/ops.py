@@ -68,10 +68,11 @@ def _unary(name: str, x: Value, saves_input=False, saves_output=False, scratch: 
     return tape.record(name, (x,), _out(x), [x.storage] if saves_input else (), backward, saves_output)
 
 
-def scale(x: Value) -> Value:
+def scale(x: Value, in_place: bool = False) -> Value:
     """x times, or divided by, a number; also its negative."""
     tape = x.storage.tape
-    return tape.record("scale", (x,), _out(x), (), lambda g: [_elementwise(tape, g.dtype, g.layout)])
+    out = views.overwritten(x) if in_place else _out(x)
+    return tape.record("scale", (x,), out, (), lambda g: [_elementwise(tape, g.dtype, g.layout)])
 
 
 def shift(x: Value) -> Value:
@@ -193,10 +194,13 @@ def _lowered(x: Value) -> Value:
     return tape.casts[x.storage]
 
 
-def add(a: Value, b: Value) -> Value:
+def add(a: Value, b: Value, in_place: bool = False) -> Value:
     """a + b. The gradient is shared, not copied, unless a side is broadcast or in another precision."""
-    shape, strides = layout.elementwise((a.layout, b.layout))
-    out = shape, promote(a.dtype, b.dtype), strides
+    if in_place:
+        out = views.overwritten(a)
+    else:
+        shape, strides = layout.elementwise((a.layout, b.layout))
+        out = shape, promote(a.dtype, b.dtype), strides
     return a.storage.tape.record("add", (a, b), out, (), lambda g: [g, g])
 
 
@@ -342,12 +346,43 @@ def conv1d(x: Value, weight: Value, bias: Value) -> Value:
     return views.view(addmm(bias, flat, weight), *rows, weight.shape[1])
 
 
+def matmul_then_add(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """falcon's layer: x @ weight.T + bias. Autocast does not cache the cast of a weight that comes turned."""
+    turned, x = lowered(views.transpose(weight, 0, 1), x)
+    *rows, n_in = x.shape
+    product = views.unsafe_view(mm(views.view(x, -1, n_in), turned), *rows, turned.shape[1])
+    return product if bias is None else add(product, bias)
+
+
 def matmul(a: Value, b: Value) -> Value:
-    """(B, H, n, k) @ (B, H, k, m): one batched product; a factor whose batches are not in a row is copied."""
+    """(B, H, n, k) @ (B, H, k, m): one batched product; a factor whose batches are not in a row is copied.
+
+    b may have one head for all of a's.
+    """
     b, a = lowered(b, a)
     B, H, n, k = a.shape
+    b = views.expand(b, B, H, -1, -1)
     left, right = views.view(a, B * H, n, k), views.view(b, B * H, k, b.shape[3])
     return views.unsafe_view(_bmm(left, right), B, H, n, b.shape[3])
+
+
+def bmm(a: Value, b: Value) -> Value:
+    """torch.bmm: (N, n, k) @ (N, k, m)."""
+    b, a = lowered(b, a)
+    return _bmm(a, b)
+
+
+def baddbmm(bias: Value, a: Value, b: Value) -> Value:
+    """bias + a @ b times a number, for a constant bias. The first factor's gradient is made first, then scaled."""
+    tape = a.storage.tape
+    b, a, bias = lowered(b, a, bias)
+    wanted, shapes = (a.source is not None, b.source is not None), (a.shape, b.shape)
+
+    def backward(g):
+        return [scale(tape.new(shape, g.dtype)) if want else None for want, shape in zip(wanted, shapes)]
+
+    out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
+    return tape.record("matmul", (a, b), out, _saves(a, b), backward)
 
 
 def _bmm(a: Value, b: Value) -> Value:

@@ -26,6 +26,11 @@ def _resolve(x: Value, shape: Shape) -> Shape:
     return tuple(x.numel // known if size == -1 else size for size in shape)
 
 
+def overwritten(x: Value) -> Value:
+    """x as an operation in place leaves it."""
+    return Value(x.storage, x.shape, x.dtype, x.strides, base=x.base)
+
+
 def detach(x: Value) -> Value:
     """x as a constant to autograd."""
     return Value(x.storage, x.shape, x.dtype, x.strides)
@@ -144,6 +149,26 @@ def every_other(x: Value) -> Value:
     shape, steps = (*old[:-1], old[-1] // 2), (*strides[:-1], 2 * strides[-1])
     out = _same_storage(x, shape, layout.plain(shape, steps))
     return tape.record("slice", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+def select(x: Value, dimension: int) -> Value:
+    """One of a dimension, which goes. Its gradient is a whole tensor of zeros with that part written in."""
+    tape, old = x.storage.tape, x.shape
+    strides = layout.contiguous(old) if x.strides is None else x.strides
+    dimension %= len(old)
+    shape, strides = ((*sizes[:dimension], *sizes[dimension + 1 :]) for sizes in (old, strides))
+    out = _same_storage(x, shape, layout.plain(shape, strides))
+    return tape.record("select", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+def pick(x: Value, dimension: int) -> Value:
+    """``x[..., [i], :]``: one of a dimension, which stays; by a list, so a copy, and the list is saved as a tensor."""
+    tape, old = x.storage.tape, x.shape
+    tape.doing = "index"
+    dimension %= len(old)
+    out = tuple(1 if i == dimension else n for i, n in enumerate(old)), x.dtype, None
+    saves = [tape.new((1,), "int64").storage]
+    return tape.record("index", (x,), out, saves, lambda g: [tape.new(old, g.dtype)])
 
 
 def split(x: Value, lengths: list[int], dimension: int = -1) -> list[Value]:

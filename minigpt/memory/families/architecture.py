@@ -10,11 +10,13 @@ Left out: multimodal parts, cross-attention. This file imports no torch.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import ClassVar
 
+from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.fields import check_fields
@@ -37,6 +39,14 @@ FAMILIES = {  # model_type: module and class
     "gemma2": "gemma2:Gemma2",
     "gemma3_text": "gemma3:Gemma3",
     "gpt2": "gpt2:GPT2",
+    "granite": "granite:Granite",
+    "smollm3": "smollm3:SmolLM3",
+    "olmo2": "olmo2:Olmo2",
+    "starcoder2": "starcoder2:Starcoder2",
+    "gpt_neox": "gpt_neox:GPTNeoX",
+    "falcon": "falcon:Falcon",
+    "opt": "opt:OPT",
+    "bloom": "bloom:Bloom",
 }
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
@@ -70,7 +80,7 @@ class Architecture:
     tied: bool  # the head is the token embedding
     not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
-    conv1d: ClassVar[bool] = False  # gpt2 stores its matrices as (n_in, n_out)
+    product: ClassVar[Callable[..., Value]] = staticmethod(ops.linear)  # a layer of the blocks: (x, weight, bias)
     rotary: ClassVar[bool] = True  # positions are rotations; else a table as long as the context
 
     def __post_init__(self) -> None:
@@ -150,6 +160,10 @@ class Architecture:
         if self.not_covered:
             raise ValueError(self.not_covered)
 
+    @property
+    def head_width(self) -> int:
+        return self.n_embd
+
     def tensors(self) -> tuple[Tensor, ...]:
         """Every parameter tensor, in the order of the real model; a tied head appears once, as the embedding."""
         first, last = self.outer_tensors()
@@ -158,7 +172,7 @@ class Architecture:
             out += [Tensor(f"blocks.{i}.{t.name}", t.shape, t.kind) for t in self.block_tensors(i)]
         out += last
         if not self.tied:
-            out.append(Tensor("head", (self.vocab_size, self.n_embd), "head"))
+            out.append(Tensor("head", (self.vocab_size, self.head_width), "head"))
         return tuple(out)
 
     @property

@@ -85,6 +85,7 @@ class Decoder(Architecture):
         tape.block = "norm"
         hidden = self.norm(layers, hidden, "norm")
         del positions, masks
+        layers.beside = None
         return hidden
 
     def embed(self, layers: Layers, tokens: Value) -> Value:
@@ -171,6 +172,15 @@ def rms_norm(layers: Layers, x: Value, name: str) -> Value:
     variance = ops.mean_of_last(ops.power(hidden))
     hidden = ops.multiply(hidden, ops.rsqrt(ops.shift(variance)))
     return ops.multiply(layers[name], ops.cast(hidden, dtype))
+
+
+def rms_norm_in_float32(layers: Layers, x: Value, name: str) -> Value:
+    """As ``rms_norm``, but in float32 to the end: (weight * ...).to(x's dtype)."""
+    dtype = x.dtype
+    hidden = ops.cast(x, "float32")
+    variance = ops.mean_of_last(ops.power(hidden))
+    hidden = ops.multiply(hidden, ops.rsqrt(ops.shift(variance)))
+    return ops.cast(ops.multiply(layers[name], hidden), dtype)
 
 
 def layer_norm(layers: Layers, x: Value, name: str) -> Value:

@@ -36,7 +36,7 @@ class GPT2(Decoder):
     embd_pdrop: float = 0.0
     attn_pdrop: float = 0.0
 
-    conv1d: ClassVar[bool] = True
+    product: ClassVar = staticmethod(ops.conv1d)
     rotary: ClassVar[bool] = False
     defaults: ClassVar[dict] = dict(
         vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,

@@ -16,7 +16,7 @@ from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
-from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged
+from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged, rms_norm_in_float32
 from minigpt.memory.families.experts import Experts
 from minigpt.memory.families.llama import Llama
 from minigpt.values import check_flags
@@ -70,12 +70,7 @@ class GptOss(Experts):
         return self.head_dim // 2
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
-        """As llama's, but in float32 to the end."""
-        dtype = x.dtype
-        hidden = ops.cast(x, "float32")
-        variance = ops.mean_of_last(ops.power(hidden))
-        hidden = ops.multiply(hidden, ops.rsqrt(ops.shift(variance)))
-        return ops.cast(ops.multiply(layers[name], hidden), dtype)
+        return rms_norm_in_float32(layers, x, name)
 
     def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
         residual = hidden

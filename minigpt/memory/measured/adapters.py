@@ -15,7 +15,7 @@ from minigpt.nf4 import quantize_model
 # or without "_proj".
 WORDS = {
     "qkv": ("c_attn", "query_key_value", "qkv_proj", "Wqkv"),
-    "o": ("out_proj", "attn.c_proj", "attention.dense", "self_attn.dense"),
+    "o": ("out_proj", "attn.c_proj", "attention.dense", "self_attention.dense", "self_attn.dense"),
     "gate_up": ("gate_up_proj",),
     "up": ("fc1", "mlp.c_fc", "dense_h_to_4h", "fc_in"),
     "down": ("fc2", "mlp.c_proj", "dense_4h_to_h", "fc_out"),

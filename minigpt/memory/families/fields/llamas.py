@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from minigpt.memory.families.fields.shared import (
-    NO_DROPOUT,
     RMS_NORM,
     ROTARY,
-    SILU,
     SIZES,
     Fields,
     activations,
@@ -79,13 +77,13 @@ LLAMAS = {
         without_effect=PLAIN | names("interpolate_factor full_attn_mod embd_pdrop"),
     ),
     "olmo2": Fields(
-        used={**SIZES, "vocab_size": 50304, "attention_bias": False, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        used={**SIZES, "vocab_size": 50304, "attention_bias": False, "hidden_act": "silu", "attention_dropout": 0.0},
+        only=ACTIVATION,
         without_effect=PLAIN,
     ),
     "granite": Fields(
-        used={**SIZES, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+        used={**SIZES, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "attention_dropout": 0.0},
+        only=ACTIVATION,
         without_effect=PLAIN
         | names("embedding_multiplier logits_scaling residual_multiplier attention_multiplier"),  # numbers
     ),
@@ -93,8 +91,9 @@ LLAMAS = {
         used={**SIZES, "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
               "num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": True,
               "attention_bias": False, "mlp_bias": False, "use_sliding_window": False, "sliding_window": None,
-              "layer_types": None, "no_rope_layers": None, "no_rope_layer_interval": 4, "hidden_act": "silu"},
-        only={**SILU, **NO_DROPOUT},
+              "layer_types": None, "no_rope_layers": None, "no_rope_layer_interval": 4, "hidden_act": "silu",
+              "attention_dropout": 0.0},
+        only=ACTIVATION,
         without_effect=PLAIN | names("max_window_layers pretraining_tp"),
     ),
 }  # fmt: skip
