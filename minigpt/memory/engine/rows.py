@@ -1,0 +1,94 @@
+"""Operations that take a row as a whole, along the last dimension: softmax, norms, the loss; and rows out of a table.
+
+    softmax          saves its output
+    layer_norm       saves its input, and two numbers for each row
+    cross_entropy    saves the log-probabilities: one copy of the logits, in the loss's precision
+    embedding        saves the indices; its gradient is a whole table
+
+A loss in chunks, and others, are in ``families.losses``.
+"""
+
+from __future__ import annotations
+
+from minigpt.memory.engine.casting import cast, elementwise, out_of, raised, raises
+from minigpt.memory.engine.pointwise import unary
+from minigpt.memory.engine.tape import Value
+
+
+def softmax(x: Value) -> Value:
+    """CUDA's backward makes gradient times output first, and its autocast a float32 result."""
+    if raises(x):
+        return softmax_in_float32(x)
+    return unary("softmax", x, saves_output=True, scratch=int(x.storage.tape.cuda))
+
+
+def softmax_in_float32(x: Value) -> Value:
+    """F.softmax(x, dtype=float32). CUDA casts float16 on the way, forward and backward, and no other format."""
+    tape = x.storage.tape
+    if not (tape.cuda and x.dtype == "float16"):
+        return softmax(cast(x, "float32"))
+    place, dtype = x.layout, x.dtype
+
+    def backward(g):
+        product = elementwise(tape, g.dtype, place)  # noqa: F841  gradient times output, until this returns
+        return [elementwise(tape, dtype, place)]
+
+    return tape.record("softmax", (x,), out_of(x, "float32"), (), backward, saves_output=True)
+
+
+def mean_of_last(x: Value) -> Value:
+    """The mean over the last dimension, which stays, with one element."""
+    tape, old = x.storage.tape, x.shape
+    out = (*old[:-1], 1), x.dtype, None
+    return tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+def largest_of_last(x: Value) -> Value:
+    """x.max(-1, keepdim=True).values. Saves where it was; the gradient is written into zeros."""
+    tape, old, dtype = x.storage.tape, x.shape, x.dtype
+    shape = (*old[:-1], 1)
+    values, places = tape.new(shape, dtype), tape.new(shape, "int64")
+    return tape.record("max", (x,), values, [places.storage], lambda g: [tape.new(old, dtype)])
+
+
+def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Value:
+    """Saves its input, and a mean and a reciprocal deviation for each row.
+
+    These are in the weight's precision, which may be more than x's; CUDA has them in float32 always.
+    """
+    tape = x.storage.tape
+    bias, weight, x = raised(bias, weight, x)
+    tape.doing = "layer_norm"
+    rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
+    statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
+    inputs = [value for value in (x, weight, bias) if value is not None]
+    made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
+
+    def backward(g):
+        return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
+
+    out = tape.new(x.shape, x.dtype)
+    saves = [x.storage, *statistics]
+    if any(wanted for _, _, wanted in made):
+        return tape.record("layer_norm", inputs, out, saves, backward)
+    return out
+
+
+def cross_entropy(logits: Value, targets: Value) -> Value:
+    """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets."""
+    tape = logits.storage.tape
+    log_probabilities = unary("log_softmax", logits, saves_output=True)
+    tape.doing = "nll_loss"
+    total_weight = tape.new((), logits.dtype)
+    shape = logits.shape
+    saves = [targets.storage, total_weight.storage]
+    return tape.record(
+        "nll_loss", (log_probabilities,), ((), logits.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
+    )
+
+
+def embedding(indices: Value, table: Value) -> Value:
+    """Rows of a table (V, C) for indices (B, T). Saves the indices; the gradient is a whole table."""
+    tape, shape, dtype = table.storage.tape, table.shape, table.dtype
+    out = (*indices.shape, shape[1]), dtype, None
+    return tape.record("embedding", (table,), out, [indices.storage], lambda g: [tape.new(shape, g.dtype)])
