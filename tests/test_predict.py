@@ -182,7 +182,7 @@ def test_targets_are_the_same_with_and_without_proj():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(targets="q,w"), "targets has 'w'; allowed: all-linear, or some of down, gate, k, o, q, up, v"),
+        (dict(targets="q,w"), "targets has 'w'; allowed: all-linear, or some of down, gate, head, k, o, q, up, v"),
         (dict(rank=65), "rank is 65; the smallest side of a target is 32"),
     ],
 )

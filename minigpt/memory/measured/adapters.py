@@ -97,7 +97,7 @@ def target_modules(model: nn.Module, head: nn.Module | None, plan: TrainingPlan)
     asked = [word.strip().removesuffix("_proj") for word in plan.targets.split(",")]
     wrong = sorted(set(asked) - set(words) - {"all-linear", "head"})
     if wrong:
-        allowed = ", ".join(sorted(words))
+        allowed = ", ".join(sorted({*words, "head"}))
         raise ValueError(f"targets has {', '.join(wrong)!r}; allowed: all-linear, or some of {allowed}")
     everything = set().union(*words.values())
     ends = set().union(*(everything if word == "all-linear" else words.get(word, ()) for word in asked))
