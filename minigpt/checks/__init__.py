@@ -11,7 +11,7 @@ Every failure is an AssertionError whose text names the mistake. Two kinds of hi
 
 Answers become plain numbers before anything is compared, so an object that claims to equal everything gains
 nothing; differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; and
-comparisons are written so that NaN fails. Nothing goes to stderr: there nbgrader takes all points away.
+comparisons are written so that NaN fails.
 
 Left out: shutting the student's code in. It runs in this process and could replace this very module.
 """
