@@ -96,6 +96,7 @@ def points(tmp_path_factory) -> dict[str, dict[str, tuple[float, float]]]:
                   if row["student"] == who} for who in students}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_warnings_cost_a_right_answer_nothing_and_give_a_wrong_one_nothing(points):
     checks = {cell.id for cell in labs() if kind(cell).get("grade")}
     assert checks == set(points["right"]) == set(points["wrong"])
