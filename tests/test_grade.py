@@ -13,7 +13,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbgrader.utils import determine_grade
 
 from tools import ROOT, grade
 from tools.submission import check, find, read, repair
@@ -167,6 +168,34 @@ def test_a_broken_course_is_one_sentence(tmp_path, capsys):
 def test_a_wrong_name_says_what_there_is(course, grades, capsys):
     assert grade.main(["--root", str(course[0]), "--student", "nobody"]) == 2
     assert "--student is 'nobody'; build/grading/submitted has a-killer, copied" in capsys.readouterr().err
+
+
+# What a check cell's outputs come to. The oracle is nbgrader's own reading of them.
+
+SAID = new_output("stream", name="stderr", text="FutureWarning: soon")
+FAILED = new_output("error", ename="AssertionError", evalue="wrong", traceback=[])
+
+
+def gives(text: str):
+    return new_output("execute_result", data={"text/plain": text})
+
+
+@pytest.mark.parametrize(
+    "outputs, points",
+    [
+        ([], 3), ([SAID], 3), ([SAID, SAID, gives("2.0")], 2), ([gives("0")], 0), ([gives("'text'")], 3),
+        ([FAILED], 0), ([SAID, FAILED], 0), ([gives("3"), FAILED], 0), ([FAILED, gives("3")], 0),
+        ([gives("3"), gives("1.5")], 1.5), ([gives("1.5"), gives("3")], 1.5), ([gives("1.5"), gives("nan")], 1.5),
+    ],
+)  # fmt: skip
+def test_points_follow_the_verdict_alone(outputs, points):
+    cell = graded("check", "", 3)
+    cell.outputs = deepcopy(outputs)
+    rule = next(rule for _, rule in grade.settings(ROOT).Autograde.autograde_preprocessors._inserts)
+    cell, _ = rule().preprocess_cell(cell, {}, 0)
+    assert determine_grade(cell) == (points, 3)
+    said = [output.text for output in cell.outputs if output.output_type == "stream"]
+    assert said == [output.text for output in outputs if output.output_type == "stream"]  # people still read it
 
 
 # Repairs, one kind at a time. The oracle is the student version: each graded cell once, in its place.

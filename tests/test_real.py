@@ -287,13 +287,13 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
 
 @pytest.mark.slow
 def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_alike():
-    from minigpt.checks import kbit_counts
+    from minigpt.checks.qlora import stays
 
     config = dict(real.TINY, hidden_size=128, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1,
                   head_dim=64, num_hidden_layers=2)  # fmt: skip
-    matrices, others = kbit_counts.parts(config)
-    assert kbit_counts.metered([(config, 16), (config, 3)]) == [
-        kbit_counts.stays(matrices, others, rank) for rank in (16, 3)]  # fmt: skip
-    for bucket, slips in kbit_counts.slips(matrices, others, 16).items():
-        found = [extra for extra in slips.values() if extra]
+    matrices, others = stays.parts(config)
+    assert stays.metered([(config, 16), (config, 3)]) == [
+        stays.stays(matrices, others, rank) for rank in (16, 3)]  # fmt: skip
+    for bucket, slips in stays.slips(matrices, others, 16).items():
+        found = [extra for _, extra in slips.values() if extra]
         assert len(set(found)) == len(found), bucket

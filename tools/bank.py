@@ -3,18 +3,19 @@
 A bank lies beside the lab's text, ``content/labs/labNN-name.bank.py``, and is never released. Its sections each
 replace one exercise cell:
 
-    # %% exercise=count-linear wrong="a bias is counted" says="bias"
+    # %% exercise=count-linear wrong="a bias is counted" verdict=bias
     def count_linear(n_in, n_out):
         return n_in * n_out + n_out
 
     # %% exercise=count-linear right="written with numpy"
     ...
 
-``wrong`` is the mistake in words, and ``says`` a regular expression that the diagnosis must match; ``right`` says how
-the answer is written. A wrong answer must end in an AssertionError that names its mistake; a right one must pass and
-leave nothing on stderr. Both run in this process, in a fresh namespace: the lab's set-up and the instructor's answers
-up to this exercise, then the entry, then the exercise's checks. So an entry defines what it has otherwise, and no more:
-of a cell with three functions it may give one. The table also says what the hidden tests alone catch.
+``wrong`` is the mistake in words, and ``verdict`` the id of what the check must say (``checks.Wrong``), several joined
+by "+"; ``points`` is what the answer keeps, where that is not 0. ``right`` says how the answer is written. A wrong
+answer must get this verdict and these points; a right one must get all points and leave nothing on stderr. Both run in
+this process, in a fresh namespace: the lab's set-up and the instructor's answers up to this exercise, then the entry,
+then the exercise's check. So an entry defines what it has otherwise, and no more: of a cell with three functions it may
+give one. The table also says what the hidden tests alone catch.
 
 Left out: what nbgrader does with the notebook around it; tests/test_grade.py runs that.
 """
@@ -22,6 +23,7 @@ Left out: what nbgrader does with the notebook around it; tests/test_grade.py ru
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import io
 import os
@@ -35,46 +37,60 @@ from pathlib import Path
 
 import nbformat
 
+from minigpt.checks import Points, Wrong
 from tools import ROOT
 from tools.build import Document, convert, release, settings
 
 HEADER = re.compile(r"^[ \t]*#[ \t]*%%(.*)$", re.MULTILINE)  # any that looks like one: none is taken for code
+ID = r"[a-z0-9-]+([+][a-z0-9-]+)*"
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 PATCHED = ("builtins", "math", "operator", "torch", "torch.testing", "numpy.testing")  # what an answer may patch
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One answer of a bank. ``says`` is None exactly for a right one."""
+    """One answer of a bank. ``verdict`` is empty exactly for a right one."""
 
     exercise: str
     title: str  # the mistake in words, or how the answer is written
-    says: str | None
     code: str
+    verdict: frozenset[str] = frozenset()  # ids
+    points: float = 0  # that a wrong answer keeps
 
     @property
     def kind(self) -> str:
-        return "right" if self.says is None else "wrong"
+        return "wrong" if self.verdict else "right"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the checks said about one entry."""
+class Outcome:
+    """What an exercise's check came to."""
+
+    points: float
+    verdict: Wrong | None = None  # None where all is right, or something else went wrong
+    error: str = ""  # an error that is no verdict
+    stderr: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the check said about one entry."""
 
     lab: str
     entry: Entry
+    outcome: Outcome
     fault: str | None  # why the entry did not fare as it should; None when it did
-    diagnosis: str  # the check's words; empty for a pass
     hidden_only: bool = False  # only the hidden tests catch it
 
     @property
     def line(self) -> str:
-        mark = "FAIL" if self.fault else "ok"
-        what = (self.fault or self.diagnosis or "passes").splitlines()[0]
-        what = what if len(what) <= 130 or self.fault else what[:127] + "..."
+        mark, verdict = "FAIL" if self.fault else "ok", self.outcome.verdict
+        what = self.fault or (f"{verdict.id}: {verdict}" if verdict else "passes")
+        what = what.splitlines()[0] if self.fault or len(what) <= 130 else what.splitlines()[0][:127] + "..."
+        keeps = f" [keeps {self.outcome.points:g}]" if verdict and self.outcome.points else ""
         hidden = " [hidden]" if self.hidden_only else ""
         start = f"{mark:5}{self.lab[:5]:7}{self.entry.exercise:18}{self.entry.kind:7}"
-        return f"{start}{self.entry.title:52}  {what}{hidden}"
+        return f"{start}{self.entry.title:52}  {what}{keeps}{hidden}"
 
 
 def read_bank(path: Path) -> list[Entry]:
@@ -89,13 +105,17 @@ def read_bank(path: Path) -> list[Entry]:
         try:
             fields = dict(part.split("=", 1) for part in shlex.split(header[1]))
             kind = "wrong" if "wrong" in fields else "right"
-            wanted = {"exercise", "wrong", "says"} if kind == "wrong" else {"exercise", "right"}
-            if not header[0].startswith("# %% ") or set(fields) != wanted or not all(fields.values()):
-                raise ValueError("write '# %% ', exercise= and either wrong= and says=, or right=; none of them empty")
+            wanted = {"exercise", "wrong", "verdict"} if kind == "wrong" else {"exercise", "right"}
+            found = set(fields) - ({"points"} if kind == "wrong" else set())
+            if not header[0].startswith("# %% ") or found != wanted or not all(fields.values()):
+                raise ValueError("write '# %% ', exercise= and wrong= and verdict=, or right=; none of them empty")
+            ids, points = fields.get("verdict", ""), float(fields.get("points", 0))
+            if not re.fullmatch(ID, ids) and ids:
+                raise ValueError(f"verdict is {ids!r}; it must be an id in kebab-case, or several joined by +")
             code = text[header.end() + 1 : following.start() if following else len(text)].strip("\n") + "\n"
-            entries.append(Entry(fields["exercise"], fields[kind], fields.get("says"), code))
-            re.compile(fields.get("says", ""))
-        except (ValueError, re.error) as error:
+            verdict = frozenset(filter(None, ids.split("+")))
+            entries.append(Entry(fields["exercise"], fields[kind], code, verdict, points))
+        except ValueError as error:
             raise ValueError(f"{path.name}, line {line}: {error}") from None
     return entries
 
@@ -110,7 +130,7 @@ class Lab:
         self.cells = nbformat.reads(source, as_version=4).cells
         student = nbformat.reads(release({self.name: source})[self.name], as_version=4).cells
         self.untouched = {cell.id: cell.source for cell in student}
-        self.answers, self.checks = {}, {}  # {exercise: code}, {exercise: [check code]}
+        self.answers, self.checks, self.points = {}, {}, {}  # of each exercise: code, its check's code, points
         self._before: dict[str, list[str]] = {}
         before, last = [], None
         for cell in self.cells:
@@ -120,17 +140,16 @@ class Lab:
             if kind.get("solution"):
                 last = cell.id
                 self._before[last] = list(before)
-                self.answers[last], self.checks[last] = cell.source, []
+                self.answers[last] = cell.source
                 before.append(cell.source)
-            elif kind.get("grade"):
-                self.checks.get(last, []).append(cell.source)
+            elif kind.get("grade") and last:
+                self.checks[last], self.points[last] = cell.source, kind.points
+                last = None  # a check below a plain cell, such as a training run, needs the whole notebook
             elif {"setup", "parameters"} & set(cell.metadata.get("tags", [])):
                 before.append(cell.source)
-            elif self.checks.get(last):  # a check below a plain cell, such as a training run, needs the whole notebook
-                last = None
 
-    def run(self, exercise: str, code: str, hidden: bool = True) -> tuple[str | None, str, str]:
-        """Run ``code`` in the place of ``exercise``: (why it lost its points or None, the kind of error, stderr).
+    def run(self, exercise: str, code: str, hidden: bool = True) -> Outcome:
+        """What the check says of ``code`` in the place of ``exercise``.
 
         Raises ValueError where the set-up before it fails, which is the lab's fault and no answer's.
         """
@@ -143,13 +162,24 @@ class Lab:
                 raise ValueError(f"{self.name}: the cells up to {exercise} fail: {_say(error)}") from None
             try:
                 exec(compile(code, f"{exercise} answer", "exec"), namespace)
-                said.seek(0), said.truncate()  # nbgrader looks at the check cells' stderr only
-                for source in self.checks[exercise]:
-                    source = source if hidden else HIDDEN.sub("", source)
-                    exec(compile(source, f"{exercise} check", "exec"), namespace)
+                said.seek(0), said.truncate()  # a student sees what a check cell writes
+                check = self.checks[exercise] if hidden else HIDDEN.sub("", self.checks[exercise])
+                given = _value(check, namespace)
+            except Wrong as verdict:
+                return Outcome(0, verdict, stderr=said.getvalue())
             except (Exception, SystemExit) as error:  # an answer may exit, too
-                return str(error), type(error).__name__, said.getvalue()
-        return None, "", said.getvalue()
+                return Outcome(0, error=_say(error), stderr=said.getvalue())
+        if isinstance(given, Points):
+            return Outcome(given, given.verdict, stderr=said.getvalue())
+        return Outcome(self.points[exercise], stderr=said.getvalue())
+
+
+def _value(source: str, namespace: dict):
+    """The value of a cell's last line, where it is an expression, as in a notebook."""
+    tree = ast.parse(source, "check")
+    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "check", "exec"), namespace)
+    return eval(compile(last, "check", "eval"), namespace) if last else None
 
 
 def _say(error: BaseException) -> str:
@@ -177,26 +207,25 @@ def _aside():
                         setattr(module, name, value)
 
 
-def judge(lab: Lab, entry: Entry) -> Verdict:
-    """Whether the checks treat this entry as they should."""
+def judge(lab: Lab, entry: Entry) -> Judgement:
+    """Whether the check treats this entry as it should."""
     if entry.exercise not in lab.answers:
         raise ValueError(f"the bank of {lab.name} names exercise {entry.exercise!r}; there is {', '.join(lab.answers)}")
-    message, kind, stderr = lab.run(entry.exercise, entry.code)
-    fault, hidden_only = None, False
-    if entry.says is None:
-        if message is not None:
-            fault = f"a right answer fails: {kind}: {message}"
-        elif stderr:
-            fault = f"the check writes to stderr: {stderr.strip()}"
-    elif message is None:
-        fault = "a wrong answer passes"
-    elif kind != "AssertionError":
-        fault = f"it ends in {kind}, not in a diagnosis: {message}"
-    elif not re.search(entry.says, message):
-        fault = f"the diagnosis does not say {entry.says!r}: {message}"
-    else:
-        hidden_only = lab.run(entry.exercise, entry.code, hidden=False)[0] is None
-    return Verdict(lab.name, entry, fault, message or "", hidden_only)
+    outcome = lab.run(entry.exercise, entry.code)
+    full, fault, hidden_only = lab.points[entry.exercise], None, False
+    found = outcome.verdict.ids if outcome.verdict else frozenset()
+    if outcome.error:
+        fault = f"it ends in an error that is no verdict: {outcome.error}"
+    elif found != entry.verdict:
+        said = f"{'+'.join(sorted(found))}: {outcome.verdict}" if found else "nothing"
+        fault = f"the verdict is {said}; {'+'.join(sorted(entry.verdict)) or 'none'} is asked for"
+    elif outcome.points != (entry.points if entry.verdict else full):
+        fault = f"it gets {outcome.points:g} of {full:g} points, not {entry.points:g}"
+    elif not entry.verdict and outcome.stderr:
+        fault = f"the check writes to stderr: {outcome.stderr.strip()}"
+    elif entry.verdict:
+        hidden_only = lab.run(entry.exercise, entry.code, hidden=False).points == full
+    return Judgement(lab.name, entry, outcome, fault, hidden_only)
 
 
 def banks(root: Path = ROOT) -> list[Path]:
@@ -221,9 +250,9 @@ def main(argv: list[str] | None = None) -> int:
         for path in texts:
             lab = Lab(path)
             for entry in read_bank(path.with_suffix(".bank.py")):
-                verdict = judge(lab, entry)
-                print(verdict.line, flush=True)
-                count, faults = count + 1, faults + bool(verdict.fault)
+                judgement = judge(lab, entry)
+                print(judgement.line, flush=True)
+                count, faults = count + 1, faults + bool(judgement.fault)
     except (ValueError, OSError) as error:
         print(f"bank: {error}", file=sys.stderr)
         return 2

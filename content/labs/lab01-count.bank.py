@@ -1,67 +1,67 @@
 # Wrong and right answers to lab 01, for tools/bank.py. Never released.
 
-# %% exercise=count-minigpt wrong="the tied head counted twice" says="tied head is counted twice"
+# %% exercise=count-minigpt wrong="the tied head counted twice" verdict=tied-head-twice
 def count_minigpt(config):
     C = config.n_embd
     block = 12 * C * C + 2 * C
     return (2 * config.vocab_size + config.context) * C + config.n_layer * block + C
 
 
-# %% exercise=count-minigpt wrong="no position embedding" says="position embedding is missing"
+# %% exercise=count-minigpt wrong="no position embedding" verdict=no-positions
 def count_minigpt(config):
     C = config.n_embd
     return config.vocab_size * C + config.n_layer * (12 * C * C + 2 * C) + C
 
 
-# %% exercise=count-minigpt wrong="the last norm forgotten" says="norm after the last block is missing"
+# %% exercise=count-minigpt wrong="the last norm forgotten" verdict=no-last-norm
 def count_minigpt(config):
     C = config.n_embd
     return (config.vocab_size + config.context) * C + config.n_layer * (12 * C * C + 2 * C)
 
 
-# %% exercise=count-minigpt wrong="12 L C^2 and the embeddings: no norms" says="all norms are missing"
+# %% exercise=count-minigpt wrong="12 L C^2 and the embeddings: no norms" verdict=no-norms
 def count_minigpt(config):
     C = config.n_embd
     return (config.vocab_size + config.context) * C + config.n_layer * 12 * C * C
 
 
-# %% exercise=count-minigpt wrong="two slips: head twice, no positions" says="tied head.*and the position embedding"
+# %% exercise=count-minigpt wrong="two slips: head twice, no positions" verdict=tied-head-twice+no-positions
 def count_minigpt(config):
     C = config.n_embd
     return 2 * config.vocab_size * C + config.n_layer * (12 * C * C + 2 * C) + C
 
 
-# %% exercise=count-minigpt wrong="biases of the linear layers" says="biases of the linear layers"
+# %% exercise=count-minigpt wrong="biases of the linear layers" verdict=biases
 def count_minigpt(config):
     C = config.n_embd
     block = 4 * (C * C + C) + 4 * C * C + 4 * C + 4 * C * C + C + 2 * C
     return (config.vocab_size + config.context) * C + config.n_layer * block + C
 
 
-# %% exercise=count-minigpt wrong="the MLP is as wide as the model" says="without the factor of 4"
+# %% exercise=count-minigpt wrong="the MLP is as wide as the model" verdict=narrow-mlp
 def count_minigpt(config):
     C = config.n_embd
     return (config.vocab_size + config.context) * C + config.n_layer * (6 * C * C + 2 * C) + C
 
 
-# %% exercise=count-minigpt wrong="one block for all" says="only one block"
+# %% exercise=count-minigpt wrong="one block for all" verdict=one-block
 def count_minigpt(config):
     C = config.n_embd
     return (config.vocab_size + config.context) * C + 12 * C * C + 2 * C + C
 
 
-# %% exercise=count-minigpt wrong="a float" says="is a float"
+# %% exercise=count-minigpt wrong="a float" verdict=float-for-int
 def count_minigpt(config):
     C = config.n_embd
     return (config.vocab_size + config.context) * C + config.n_layer * (12 * C**2.0 + 2 * C) + C
 
 
-# %% exercise=count-minigpt wrong="the visible cases in a dictionary" says="fails with KeyError"
+# %% exercise=count-minigpt wrong="the visible cases in a dictionary" verdict=raises-keyerror
 def count_minigpt(config):
     return {(3, 48): 90000, (4, 128): 853120}[config.n_layer, config.n_embd]
 
 
-# %% exercise=count-minigpt wrong="asks the course's predict" says="asks the course's own arithmetic"
+# %% exercise=count-minigpt wrong="asks the course's predict" verdict=asks-course
 from minigpt.memory import predict
 
 
@@ -69,7 +69,7 @@ def count_minigpt(config):
     return predict(config, TrainingPlan(batch=1, seq_len=8)).trainable // 4
 
 
-# %% exercise=count-minigpt wrong="asks Architecture, and hides that it was refused" says="asks the course's own arithmetic"
+# %% exercise=count-minigpt wrong="asks Architecture, and hides that it was refused" verdict=asks-course
 def count_minigpt(config):
     try:
         return Architecture.of(config).parameters
@@ -78,12 +78,12 @@ def count_minigpt(config):
         return (config.vocab_size + config.context) * C + config.n_layer * (12 * C * C + 2 * C) + C
 
 
-# %% exercise=count-minigpt wrong="builds the model and asks it" says="asks a model that it builds"
+# %% exercise=count-minigpt wrong="builds the model and asks it" verdict=asks-model
 def count_minigpt(config):
     return sum(parameter.numel() for parameter in GPT(config).parameters())
 
 
-# %% exercise=count-minigpt wrong="a number that equals everything" says="nothing is counted"
+# %% exercise=count-minigpt wrong="a number that equals everything" verdict=nothing-counted
 class Same(int):
     def __eq__(self, other):
         return True
@@ -98,7 +98,7 @@ def count_minigpt(config):
     return Same(0)
 
 
-# %% exercise=count-minigpt wrong="a float that equals everything" says="is a float"
+# %% exercise=count-minigpt wrong="a float that equals everything" verdict=float-for-int
 class Same(float):
     def __eq__(self, other):
         return True
@@ -110,7 +110,7 @@ def count_minigpt(config):
     return Same(0)
 
 
-# %% exercise=count-minigpt wrong="right on the first call only" says="called again with the same arguments"
+# %% exercise=count-minigpt wrong="right on the first call only" verdict=unsteady
 calls = []
 
 
@@ -121,17 +121,17 @@ def count_minigpt(config):
     return right if calls.count(config) == 1 else right + C
 
 
-# %% exercise=count-minigpt wrong="returns NaN" says="whole number"
+# %% exercise=count-minigpt wrong="returns NaN" verdict=not-finite
 def count_minigpt(config):
     return float("nan")
 
 
-# %% exercise=count-minigpt wrong="returns True" says="truth value"
+# %% exercise=count-minigpt wrong="returns True" verdict=truth-value
 def count_minigpt(config):
     return True
 
 
-# %% exercise=count-minigpt wrong="patches math.isclose and operator.index" says="nothing is counted|too few"
+# %% exercise=count-minigpt wrong="patches math.isclose and operator.index" verdict=too-few
 import math
 import operator
 
@@ -143,7 +143,7 @@ def count_minigpt(config):
     return 1
 
 
-# %% exercise=count-minigpt wrong="prints, and returns nothing" says="returns nothing"
+# %% exercise=count-minigpt wrong="prints, and returns nothing" verdict=returns-nothing
 def count_minigpt(config):
     print(config)
 
@@ -193,7 +193,7 @@ def count_minigpt(config):
     return total + C
 
 
-# %% exercise=count-llama wrong="multi-head attention for all" says="k_proj and v_proj are counted as wide as q_proj"
+# %% exercise=count-llama wrong="multi-head attention for all" verdict=wide-kv
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     q = heads * config.get("head_dim", C // heads)
@@ -202,7 +202,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="head_dim ignored" says="head_dim is taken as width / heads"
+# %% exercise=count-llama wrong="head_dim ignored" verdict=head-dim-ignored
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     kv = config.get("num_key_value_heads", heads) * (C // heads)
@@ -211,7 +211,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="o_proj square" says="one of q_proj and o_proj is counted square"
+# %% exercise=count-llama wrong="o_proj square" verdict=square-q-or-o
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -221,7 +221,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="a head is always counted" says="tied head is counted twice"
+# %% exercise=count-llama wrong="a head is always counted" verdict=tied-head-twice
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -230,7 +230,7 @@ def count_llama(config):
     return 2 * config["vocab_size"] * C + config["num_hidden_layers"] * block + C
 
 
-# %% exercise=count-llama wrong="a head is never counted" says="head is missing"
+# %% exercise=count-llama wrong="a head is never counted" verdict=no-head
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -239,7 +239,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C
 
 
-# %% exercise=count-llama wrong="an MLP of two matrices, as in MiniGPT" says="one of the MLP's matrices is missing"
+# %% exercise=count-llama wrong="an MLP of two matrices, as in MiniGPT" verdict=mlp-matrix-missing
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -249,7 +249,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="the MLP 4 times as wide as the model" says="MLP is taken as 4"
+# %% exercise=count-llama wrong="the MLP 4 times as wide as the model" verdict=mlp-4-wide
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -259,7 +259,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="learned positions" says="rotary positions have no parameters"
+# %% exercise=count-llama wrong="learned positions" verdict=positions-counted
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -270,7 +270,7 @@ def count_llama(config):
     return config["vocab_size"] * C + positions + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="needs num_key_value_heads and head_dim" says="fails with KeyError"
+# %% exercise=count-llama wrong="needs num_key_value_heads and head_dim" verdict=raises-keyerror points=3
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     q, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
@@ -279,7 +279,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="one key head where none is stated" says="one head for all query heads"
+# %% exercise=count-llama wrong="one key head where none is stated" verdict=one-kv-head points=3
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim", C // heads)
@@ -289,7 +289,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="fills in defaults in the caller's dictionary" says="changes its arguments"
+# %% exercise=count-llama wrong="fills in defaults in the caller's dictionary" verdict=changes-arguments points=3
 def count_llama(config):
     C, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.setdefault("head_dim", C // heads)
@@ -299,7 +299,7 @@ def count_llama(config):
     return config["vocab_size"] * C + config["num_hidden_layers"] * block + C + head
 
 
-# %% exercise=count-llama wrong="builds the model with transformers" says="asks a model that it builds"
+# %% exercise=count-llama wrong="builds the model with transformers" verdict=asks-model
 def count_llama(config):
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -307,7 +307,7 @@ def count_llama(config):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# %% exercise=count-llama wrong="measures" says="asks the course's own arithmetic"
+# %% exercise=count-llama wrong="measures" verdict=asks-course
 from minigpt.memory.measured.step import measure
 
 
@@ -342,49 +342,49 @@ def count_llama(config):
         2 - bool(config["tie_word_embeddings"])))
 
 
-# %% exercise=static-buckets wrong="autocast taken for 2 + 2 + 8" says="2-byte weights(.|\n)*2-byte gradients"
+# %% exercise=static-buckets wrong="autocast taken for 2 + 2 + 8" verdict=two-byte-weights+two-byte-gradients points=2
 def static_buckets(parameters, tensors, precision):
     moments = 4 if precision == "bf16" else 8
     return dict(weights=2 * parameters, gradients=2 * parameters, optimizer=moments * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="autocast with a master copy: 2 + 2 + 12" says="2-byte weights(.|\n)*master copy(.|\n)*total is right"
+# %% exercise=static-buckets wrong="autocast with a master copy: 2 + 2 + 12" verdict=two-byte-weights+two-byte-gradients+master-copy+total-right points=2
 def static_buckets(parameters, tensors, precision):
     state = 4 if precision == "bf16" else 12
     return dict(weights=2 * parameters, gradients=2 * parameters, optimizer=state * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="master copy booked under weights" says="bf16 copy is booked beside the weights(.|\n)*2-byte gradients(.|\n)*total is right"
+# %% exercise=static-buckets wrong="master copy booked under weights" verdict=copy-of-weights+two-byte-gradients+total-right points=2
 def static_buckets(parameters, tensors, precision):
     if precision == "bf16":
         return dict(weights=2 * parameters, gradients=2 * parameters, optimizer=4 * parameters + 4 * tensors)
     return dict(weights=6 * parameters, gradients=2 * parameters, optimizer=8 * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="float32 moments in pure bf16" says="these are float32 moments"
+# %% exercise=static-buckets wrong="float32 moments in pure bf16" verdict=float32-moments points=2
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=8 * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="fp32 for everything" says="these are float32 weights"
+# %% exercise=static-buckets wrong="fp32 for everything" verdict=float32-weights+float32-gradients+float32-moments points=2
 def static_buckets(parameters, tensors, precision):
     return dict(weights=4 * parameters, gradients=4 * parameters, optimizer=8 * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="no step count" says="step count is missing"
+# %% exercise=static-buckets wrong="no step count" verdict=no-step-counts
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=2 * size * parameters)
 
 
-# %% exercise=static-buckets wrong="one step count for the whole model" says="booked once, but each tensor has its own"
+# %% exercise=static-buckets wrong="one step count for the whole model" verdict=one-step-count
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=2 * size * parameters + 4)
 
 
-# %% exercise=static-buckets wrong="the step count in bf16" says="float32 in every precision"
+# %% exercise=static-buckets wrong="the step count in bf16" verdict=two-byte-step-counts points=2
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(
@@ -392,26 +392,26 @@ def static_buckets(parameters, tensors, precision):
     )
 
 
-# %% exercise=static-buckets wrong="one moment only" says="one of AdamW's two moments is missing"
+# %% exercise=static-buckets wrong="one moment only" verdict=one-moment
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=size * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="gradients and optimizer swapped" says="that is the figure of optimizer"
+# %% exercise=static-buckets wrong="gradients and optimizer swapped" verdict=figure-of-optimizer+figure-of-weights+total-right
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, optimizer=size * parameters, gradients=2 * size * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="in GB" says="is in GB; whole bytes"
+# %% exercise=static-buckets wrong="in GB" verdict=in-gb
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     state = 2 * size * parameters + 4 * tensors
     return dict(weights=size * parameters / 1e9, gradients=size * parameters / 1e9, optimizer=state / 1e9)
 
 
-# %% exercise=static-buckets wrong="GiB and GB mixed up" says="off by exactly 1.0737"
+# %% exercise=static-buckets wrong="GiB and GB mixed up" verdict=gib-for-gb
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     state = 2 * size * parameters + 4 * tensors
@@ -419,31 +419,31 @@ def static_buckets(parameters, tensors, precision):
             dict(weights=size * parameters, gradients=size * parameters, optimizer=state).items()}
 
 
-# %% exercise=static-buckets wrong="the total in one bucket" says="that is the total"
+# %% exercise=static-buckets wrong="the total in one bucket" verdict=total+nothing-counted+total-right
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     total = 4 * size * parameters + 4 * tensors
     return dict(weights=total, gradients=0, optimizer=0)
 
 
-# %% exercise=static-buckets wrong="the total alone" says="a dict of bytes is asked for"
+# %% exercise=static-buckets wrong="the total alone" verdict=wrong-type
 def static_buckets(parameters, tensors, precision):
     return (8 if precision == "bf16" else 16) * parameters + 4 * tensors
 
 
-# %% exercise=static-buckets wrong="a bucket lacks its name" says="it lacks optimizer and it has .adam"
+# %% exercise=static-buckets wrong="a bucket lacks its name" verdict=wrong-keys
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, adam=2 * size * parameters + 4 * tensors)
 
 
-# %% exercise=static-buckets wrong="the number of tensors of the visible case" says="too few"
+# %% exercise=static-buckets wrong="the number of tensors of the visible case" verdict=too-few
 def static_buckets(parameters, tensors, precision):
     size = 2 if precision == "bf16" else 4
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=2 * size * parameters + 4 * 27)
 
 
-# %% exercise=static-buckets wrong="reads the course's table" says="table of precisions"
+# %% exercise=static-buckets wrong="reads the course's table" verdict=asks-precisions
 from minigpt.memory.plan import PRECISIONS
 
 
@@ -467,19 +467,19 @@ def static_buckets(parameters, tensors, precision):
     return Ledger(weights=whole // 4, gradients=whole // 4, optimizer=whole // 2 + tensors * 4)
 
 
-# %% exercise=smallest-card wrong="GiB taken for GB" says="GiB taken for GB"
+# %% exercise=smallest-card wrong="GiB taken for GB" verdict=gib-as-gb
 def smallest_card(nbytes, cards):
     enough = [name for name, (size, _) in cards.items() if size * 10**9 >= nbytes]
     return min(enough, key=lambda name: cards[name][0]) if enough else None
 
 
-# %% exercise=smallest-card wrong="GB taken for GiB" says="GB taken for GiB"
+# %% exercise=smallest-card wrong="GB taken for GiB" verdict=gb-as-gib
 def smallest_card(nbytes, cards):
     enough = [name for name, (size, _) in cards.items() if size * 2**30 >= nbytes]
     return min(enough, key=lambda name: (cards[name][0], name)) if enough else None
 
 
-# %% exercise=smallest-card wrong="the first that is large enough" says="first card in the list"
+# %% exercise=smallest-card wrong="the first that is large enough" verdict=first
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     for name, (size, label) in cards.items():
@@ -487,33 +487,33 @@ def smallest_card(nbytes, cards):
             return name
 
 
-# %% exercise=smallest-card wrong="an exact fit is refused" says="holds what fills it exactly"
+# %% exercise=smallest-card wrong="an exact fit is refused" verdict=exact-fit
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     enough = [name for name, (size, label) in cards.items() if size * unit[label] > nbytes]
     return min(enough, key=lambda name: cards[name][0] * unit[cards[name][1]]) if enough else None
 
 
-# %% exercise=smallest-card wrong="fails when no card holds it" says="fails with ValueError"
+# %% exercise=smallest-card wrong="fails when no card holds it" verdict=raises-valueerror
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     sizes = {name: size * unit[label] for name, (size, label) in cards.items()}
     return min((name for name in sizes if sizes[name] >= nbytes), key=sizes.get)
 
 
-# %% exercise=smallest-card wrong="the largest card when none holds it" says="no card does"
+# %% exercise=smallest-card wrong="the largest card when none holds it" verdict=largest
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     sizes = {name: size * unit[label] for name, (size, label) in cards.items()}
     return min((name for name in sizes if sizes[name] >= nbytes), key=sizes.get, default=max(sizes, key=sizes.get))
 
 
-# %% exercise=smallest-card wrong="the smallest card, whatever it holds" says="A has 16 GB"
+# %% exercise=smallest-card wrong="the smallest card, whatever it holds" verdict=gb-as-gib
 def smallest_card(nbytes, cards):
     return min(cards, key=lambda name: cards[name])
 
 
-# %% exercise=smallest-card wrong="takes the cards that are too small away" says="changes its arguments"
+# %% exercise=smallest-card wrong="takes the cards that are too small away" verdict=changes-arguments
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     for name, (size, label) in list(cards.items()):
@@ -522,21 +522,21 @@ def smallest_card(nbytes, cards):
     return min(cards, key=lambda name: cards[name][0] * unit[cards[name][1]], default=None)
 
 
-# %% exercise=smallest-card wrong="compares the numbers and not the bytes" says="1.5 GiB is more than 1.6 GB"
+# %% exercise=smallest-card wrong="compares the numbers and not the bytes" verdict=by-number
 def smallest_card(nbytes, cards):
     unit = {"GB": 10**9, "GiB": 2**30}
     enough = [name for name, (size, label) in cards.items() if size * unit[label] >= nbytes]
     return min(enough, key=lambda name: (cards[name][0], name)) if enough else None
 
 
-# %% exercise=smallest-card wrong="knows the cards by heart" says="fails with KeyError: .E"
+# %% exercise=smallest-card wrong="knows the cards by heart" verdict=raises-keyerror
 def smallest_card(nbytes, cards):
     sizes = {"A": 16 * 10**9, "B": 16 * 2**30, "C": 24 * 10**9, "D": 80 * 10**9}
     enough = [name for name in cards if sizes[name] >= nbytes]
     return min(enough, key=sizes.get) if enough else None
 
 
-# %% exercise=smallest-card wrong="a text that equals everything" says="is not right"
+# %% exercise=smallest-card wrong="a text that equals everything" verdict=first
 class Same(str):
     def __eq__(self, other):
         return True

@@ -1,7 +1,7 @@
 # Wrong and right answers to lab 02, for tools/bank.py. Never released.
 # ruff: noqa: F811, F821
 
-# %% exercise=training-step wrong="the mean of the means (2024)" says="mean of the micro-batches' means"
+# %% exercise=training-step wrong="the mean of the means (2024)" verdict=mean-of-means
 def training_step(model, optimizer, micro_batches):
     optimizer.zero_grad()
     loss = 0.0
@@ -13,7 +13,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="means summed" says="summed and never divided"
+# %% exercise=training-step wrong="means summed" verdict=sum-of-means
 def training_step(model, optimizer, micro_batches):
     optimizer.zero_grad()
     loss = 0.0
@@ -25,7 +25,7 @@ def training_step(model, optimizer, micro_batches):
     return loss / len(micro_batches)
 
 
-# %% exercise=training-step wrong="summed over the tokens" says="never divided by their number"
+# %% exercise=training-step wrong="summed over the tokens" verdict=never-divided
 def training_step(model, optimizer, micro_batches):
     optimizer.zero_grad()
     loss, total = 0.0, 0
@@ -38,7 +38,7 @@ def training_step(model, optimizer, micro_batches):
     return loss / total
 
 
-# %% exercise=training-step wrong="masked positions counted" says="masked with IGNORE are no target"
+# %% exercise=training-step wrong="masked positions counted" verdict=all-positions
 def training_step(model, optimizer, micro_batches):
     total = sum(targets.numel() for _, targets in micro_batches)
     optimizer.zero_grad()
@@ -51,7 +51,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="padding weighs too: B * T of each" says="mean of the micro-batches' means"
+# %% exercise=training-step wrong="padding weighs too: B * T of each" verdict=mean-of-means
 def training_step(model, optimizer, micro_batches):
     total = sum(targets.numel() for _, targets in micro_batches)
     optimizer.zero_grad()
@@ -64,7 +64,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="divided twice" says="and then by the number of micro-batches as well"
+# %% exercise=training-step wrong="divided twice" verdict=divided-twice
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -77,7 +77,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="zero_grad in the loop" says="only the last micro-batch"
+# %% exercise=training-step wrong="zero_grad in the loop" verdict=only-last
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     loss = 0.0
@@ -90,7 +90,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="zero_grad forgotten" says="a second call.*leak into this step"
+# %% exercise=training-step wrong="zero_grad forgotten" verdict=stale
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     loss = 0.0
@@ -102,7 +102,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="cleared after the step only" says="stale gradients.*leak into this step"
+# %% exercise=training-step wrong="cleared after the step only" verdict=stale
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     loss = 0.0
@@ -115,7 +115,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="a step for each micro-batch" says="ran 3 times over 3 micro-batches"
+# %% exercise=training-step wrong="a step for each micro-batch" verdict=steps
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     loss = 0.0
@@ -128,7 +128,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="no step at all" says="ran 0 times"
+# %% exercise=training-step wrong="no step at all" verdict=steps
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -140,7 +140,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="all graphs held until one backward" says="saved for backward at once"
+# %% exercise=training-step wrong="all graphs held until one backward" verdict=graphs-held points=3
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -150,7 +150,7 @@ def training_step(model, optimizer, micro_batches):
     return loss.item()
 
 
-# %% exercise=training-step wrong="the loss is a tensor" says="the loss is a tensor"
+# %% exercise=training-step wrong="the loss is a tensor" verdict=loss-tensor points=3
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -163,7 +163,7 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=training-step wrong="returns the mean of the means" says="returned loss: the mean of the micro-batches' means"
+# %% exercise=training-step wrong="returns the mean of the means" verdict=mean-of-means points=3
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -176,7 +176,7 @@ def training_step(model, optimizer, micro_batches):
     return sum(losses) / len(losses)
 
 
-# %% exercise=training-step wrong="nothing returned" says="returns nothing"
+# %% exercise=training-step wrong="nothing returned" verdict=returns-nothing
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     optimizer.zero_grad()
@@ -185,7 +185,7 @@ def training_step(model, optimizer, micro_batches):
     optimizer.step()
 
 
-# %% exercise=training-step wrong="the model is left in eval mode" says="left in another mode"
+# %% exercise=training-step wrong="the model is left in eval mode" verdict=other-mode
 def training_step(model, optimizer, micro_batches):
     counts = [int((targets != IGNORE).sum()) for _, targets in micro_batches]
     model.eval()
@@ -230,56 +230,56 @@ def training_step(model, optimizer, micro_batches):
     return loss
 
 
-# %% exercise=static-buckets wrong="no step counts" says="step counts are missing"
+# %% exercise=static-buckets wrong="no step counts" verdict=no-step-counts points=1
 def static_buckets(config):
     n = (config.vocab_size + config.context + 1) * config.n_embd
     n += config.n_layer * (12 * config.n_embd**2 + 2 * config.n_embd)
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 8 * n}
 
 
-# %% exercise=static-buckets wrong="the tied head counted" says="tied head is counted twice"
+# %% exercise=static-buckets wrong="the tied head counted" verdict=tied-head-twice+heads-step-count
 def static_buckets(config):
     C, L = config.n_embd, config.n_layer
     n = (2 * config.vocab_size + config.context) * C + L * (12 * C * C + 2 * C) + C
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * (8 * L + 4)}
 
 
-# %% exercise=static-buckets wrong="a master copy" says="no master copy"
+# %% exercise=static-buckets wrong="a master copy" verdict=third-moment points=1
 def static_buckets(config):
     C, L = config.n_embd, config.n_layer
     n = (config.vocab_size + config.context) * C + L * (12 * C * C + 2 * C) + C
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 12 * n + 4 * (8 * L + 3)}
 
 
-# %% exercise=static-buckets wrong="one moment" says="one of the two moments is missing"
+# %% exercise=static-buckets wrong="one moment" verdict=one-moment points=1
 def static_buckets(config):
     C, L = config.n_embd, config.n_layer
     n = (config.vocab_size + config.context) * C + L * (12 * C * C + 2 * C) + C
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 4 * n + 4 * (8 * L + 3)}
 
 
-# %% exercise=static-buckets wrong="the step count of the last norm forgotten" says="last norm has a step count too"
+# %% exercise=static-buckets wrong="the step count of the last norm forgotten" verdict=last-norms-step-count points=1
 def static_buckets(config):
     C, L = config.n_embd, config.n_layer
     n = (config.vocab_size + config.context) * C + L * (12 * C * C + 2 * C) + C
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * (8 * L + 2)}
 
 
-# %% exercise=static-buckets wrong="16-bit weights and gradients" says="16-bit model"
+# %% exercise=static-buckets wrong="16-bit weights and gradients" verdict=two-byte-weights+two-byte-gradients points=1
 def static_buckets(config):
     C, L = config.n_embd, config.n_layer
     n = (config.vocab_size + config.context) * C + L * (12 * C * C + 2 * C) + C
     return {"weights": 2 * n, "gradients": 2 * n, "optimizer": 8 * n + 4 * (8 * L + 3)}
 
 
-# %% exercise=static-buckets wrong="nano's tensors for every model" says="nano's step counts"
+# %% exercise=static-buckets wrong="nano's tensors for every model" verdict=nanos-step-counts points=1
 def static_buckets(config):
     C = config.n_embd
     n = (config.vocab_size + config.context) * C + config.n_layer * (12 * C * C + 2 * C) + C
     return {"weights": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * 35}
 
 
-# %% exercise=static-buckets wrong="asks the course" says="write the arithmetic yourself"
+# %% exercise=static-buckets wrong="asks the course" verdict=asks-course
 def static_buckets(config):
     from minigpt.memory import TrainingPlan, predict
 
@@ -305,71 +305,71 @@ def static_buckets(config):
     return {"optimizer": 2 * (4 * n) + 4 * (3 + 8 * L), "gradients": 4 * n, "weights": 4 * n}
 
 
-# %% exercise=saved-by-block wrong="q, k and v have an input each" says="share one input tensor"
+# %% exercise=saved-by-block wrong="q, k and v have an input each" verdict=input-three-times
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 18 * 4 * tokens * config.n_embd + 4 * tokens * (config.n_head + 4)
 
 
-# %% exercise=saved-by-block wrong="o_proj's input counted again" says="attention's output and o_proj's input are one"
+# %% exercise=saved-by-block wrong="o_proj's input counted again" verdict=output-twice
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 17 * 4 * tokens * config.n_embd + 4 * tokens * (config.n_head + 4)
 
 
-# %% exercise=saved-by-block wrong="both of these" says="counted three times, and .*counted twice"
+# %% exercise=saved-by-block wrong="both of these" verdict=input-three-times+output-twice
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 19 * 4 * tokens * config.n_embd + 4 * tokens * (config.n_head + 4)
 
 
-# %% exercise=saved-by-block wrong="no statistics" says="norms' statistics are missing"
+# %% exercise=saved-by-block wrong="no statistics" verdict=no-statistics
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 16 * 4 * tokens * config.n_embd + 4 * tokens * config.n_head
 
 
-# %% exercise=saved-by-block wrong="no logsumexp" says="logsumexp is missing"
+# %% exercise=saved-by-block wrong="no logsumexp" verdict=no-logsumexp
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 16 * 4 * tokens * config.n_embd + 16 * tokens
 
 
-# %% exercise=saved-by-block wrong="one logsumexp a token" says="every head has its own"
+# %% exercise=saved-by-block wrong="one logsumexp a token" verdict=one-logsumexp
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 16 * 4 * tokens * config.n_embd + 4 * tokens * 5
 
 
-# %% exercise=saved-by-block wrong="units of u alone" says="logsumexp is missing.*and the norms' statistics"
+# %% exercise=saved-by-block wrong="units of u alone" verdict=no-logsumexp+no-statistics
 def saved_by_block(config, batch, seq_len):
     return 16 * 4 * batch * seq_len * config.n_embd
 
 
-# %% exercise=saved-by-block wrong="the GELU's input forgotten" says="input of the GELU or of down_proj"
+# %% exercise=saved-by-block wrong="the GELU's input forgotten" verdict=one-mlp-tensor-missing
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 12 * 4 * tokens * config.n_embd + 4 * tokens * (config.n_head + 4)
 
 
-# %% exercise=saved-by-block wrong="a score matrix" says="fused kernel never stores one"
+# %% exercise=saved-by-block wrong="a score matrix" verdict=scores
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 4 * tokens * (16 * config.n_embd + config.n_head + 4 + config.n_head * seq_len)
 
 
-# %% exercise=saved-by-block wrong="2 bytes a number" says="half: 2 bytes a number"
+# %% exercise=saved-by-block wrong="2 bytes a number" verdict=half
 def saved_by_block(config, batch, seq_len):
     tokens = batch * seq_len
     return 2 * tokens * (16 * config.n_embd + config.n_head + 4)
 
 
-# %% exercise=saved-by-block wrong="the folk figure: 34 bytes a number of the stream" says="published figure for 16-bit"
+# %% exercise=saved-by-block wrong="the folk figure: 34 bytes a number of the stream" verdict=published-34
 def saved_by_block(config, batch, seq_len):
     return 34 * batch * seq_len * config.n_embd
 
 
-# %% exercise=saved-by-block wrong="three heads in every model" says="too (many|few)"
+# %% exercise=saved-by-block wrong="three heads in every model" verdict=too-few
 def saved_by_block(config, batch, seq_len):
     return 4 * batch * seq_len * (16 * config.n_embd + 7)
 
@@ -395,68 +395,68 @@ def saved_by_block(config, batch, seq_len):
     return torch.tensor(4 * batch * seq_len) * (16 * config.n_embd + config.n_head + 4)
 
 
-# %% exercise=saved-by-model wrong="the blocks alone" says="only the blocks are counted"
+# %% exercise=saved-by-model wrong="the blocks alone" verdict=blocks-alone
 def saved_by_model(config, batch, seq_len):
     return config.n_layer * saved_by_block(config, batch, seq_len)
 
 
-# %% exercise=saved-by-model wrong="one block for all" says="only one block is counted"
+# %% exercise=saved-by-model wrong="one block for all" verdict=one-block
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 4 * n * config.vocab_size + 4
     return saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="no log-probabilities" says="log-probabilities are missing"
+# %% exercise=saved-by-model wrong="no log-probabilities" verdict=no-log-probabilities
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="logits as well" says="logits are counted beside"
+# %% exercise=saved-by-model wrong="logits as well" verdict=logits-too
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 8 * n * config.vocab_size + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="the last norm's output forgotten" says="last norm's input or output is missing"
+# %% exercise=saved-by-model wrong="the last norm's output forgotten" verdict=half-last-norm
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 4 * n * config.n_embd + 8 * n + 4 * n * config.vocab_size + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="positions for each sequence" says="counted for every sequence"
+# %% exercise=saved-by-model wrong="positions for each sequence" verdict=positions-a-sequence
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * n + 8 * n * config.n_embd + 8 * n + 4 * n * config.vocab_size + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="targets forgotten" says="8 bytes a token are missing"
+# %% exercise=saved-by-model wrong="targets forgotten" verdict=eight-bytes-a-token-missing
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 8 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 4 * n * config.vocab_size + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="the number of targets forgotten" says="loss's own float32 is missing"
+# %% exercise=saved-by-model wrong="the number of targets forgotten" verdict=no-number-of-targets
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 4 * n * config.vocab_size
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="a vocabulary of 200 for every model" says="too (many|few)"
+# %% exercise=saved-by-model wrong="a vocabulary of 200 for every model" verdict=too-many
 def saved_by_model(config, batch, seq_len):
     n = batch * seq_len
     ends = 16 * n + 8 * seq_len + 8 * n * config.n_embd + 8 * n + 4 * n * 200 + 4
     return config.n_layer * saved_by_block(config, batch, seq_len) + ends
 
 
-# %% exercise=saved-by-model wrong="asks the course" says="write the arithmetic yourself"
+# %% exercise=saved-by-model wrong="asks the course" verdict=asks-course
 def saved_by_model(config, batch, seq_len):
     from minigpt.memory import TrainingPlan, predict
 

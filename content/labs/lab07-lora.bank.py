@@ -1,7 +1,7 @@
 # Wrong and right answers to lab 07, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
-# %% exercise=lora-linear wrong="the scaling forgotten" says="alpha / rank is forgotten"
+# %% exercise=lora-linear wrong="the scaling forgotten" verdict=no-scale points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -15,7 +15,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="alpha * rank" says="scaled by alpha \* rank"
+# %% exercise=lora-linear wrong="alpha * rank" verdict=scale-product points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -29,7 +29,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="rank / alpha" says="scaled by rank / alpha"
+# %% exercise=lora-linear wrong="rank / alpha" verdict=scale-inverse points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -43,7 +43,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="rsLoRA's scaling" says="that is rsLoRA"
+# %% exercise=lora-linear wrong="rsLoRA's scaling" verdict=scale-root points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -57,7 +57,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the base scaled too" says="base's output is scaled as well"
+# %% exercise=lora-linear wrong="the base scaled too" verdict=base-scaled points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -73,7 +73,7 @@ class LoRALinear(nn.Module):
         return (self.scaling * (y + x.float() @ self.lora_A.T @ self.lora_B.T)).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the starts swapped" says="it is A that is random, and B zeros"
+# %% exercise=lora-linear wrong="the starts swapped" verdict=a-zero points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -87,7 +87,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="B random" says="B is not zeros at the start"
+# %% exercise=lora-linear wrong="B random" verdict=b-not-zero points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -102,7 +102,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="both zeros" says="neither ever gets a gradient"
+# %% exercise=lora-linear wrong="both zeros" verdict=both-zero points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -115,7 +115,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="kaiming without its a" says="sqrt\(6\) times too wide"
+# %% exercise=lora-linear wrong="kaiming without its a" verdict=kaiming-without-a points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -129,7 +129,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="A normal" says="drawn from a normal distribution"
+# %% exercise=lora-linear wrong="A normal" verdict=normal-draw points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -142,7 +142,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the fan of the turned matrix" says="bound is 1/sqrt\(rank\)"
+# %% exercise=lora-linear wrong="the fan of the turned matrix" verdict=bound-of-rank points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -156,7 +156,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="a fixed seed" says="two layers start with the same A"
+# %% exercise=lora-linear wrong="a fixed seed" verdict=same-draw points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -171,7 +171,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the base trains too" says="base.weight still takes a gradient"
+# %% exercise=lora-linear wrong="the base trains too" verdict=not-frozen
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -185,7 +185,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the base's bias trains" says="base.bias still takes a gradient"
+# %% exercise=lora-linear wrong="the base's bias trains" verdict=not-frozen
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -200,7 +200,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="everything frozen at the end" says="lora_A takes no gradient; freeze first"
+# %% exercise=lora-linear wrong="everything frozen at the end" verdict=adapters-frozen
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -215,7 +215,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="A and B swapped" says="are they swapped"
+# %% exercise=lora-linear wrong="A and B swapped" verdict=swapped
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -229,7 +229,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_B.T @ self.lora_A.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="A as (in, rank)" says="lora_A .*transposed"
+# %% exercise=lora-linear wrong="A as (in, rank)" verdict=transposed
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -243,7 +243,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A @ self.lora_B * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the product transposed" says="the update of W is B A"
+# %% exercise=lora-linear wrong="the product transposed" verdict=shapes-do-not-fit
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -257,7 +257,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ (self.lora_B @ self.lora_A) * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="adapters in the base's type" says="adapters are float32 on any base"
+# %% exercise=lora-linear wrong="adapters in the base's type" verdict=wrong-dtype points=2
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -271,7 +271,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else y + x @ self.lora_A.T @ self.lora_B.T * self.scaling
 
 
-# %% exercise=lora-linear wrong="a float32 result from a bf16 base" says="dtype is torch.float32; torch.bfloat16"
+# %% exercise=lora-linear wrong="a float32 result from a bf16 base" verdict=wrong-dtype points=3
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -285,7 +285,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling
 
 
-# %% exercise=lora-linear wrong="plain tensors" says="plain tensor, which no optimizer finds"
+# %% exercise=lora-linear wrong="plain tensors" verdict=no-parameter
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -299,7 +299,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the input detached" says="is its input detached"
+# %% exercise=lora-linear wrong="the input detached" verdict=adapter-detached points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -314,7 +314,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + h @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the base under no_grad" says="is its output detached"
+# %% exercise=lora-linear wrong="the base under no_grad" verdict=base-detached points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -329,7 +329,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="merged is never asked" says="forward must ask self.merged"
+# %% exercise=lora-linear wrong="merged is never asked" verdict=adapter-although-merged points=1
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -343,7 +343,7 @@ class LoRALinear(nn.Module):
         return (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="a copy of the base" says="not the layer that was given"
+# %% exercise=lora-linear wrong="a copy of the base" verdict=base-copied
 class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
@@ -359,7 +359,7 @@ class LoRALinear(nn.Module):
         return y if self.merged else (y + x.float() @ self.lora_A.T @ self.lora_B.T * self.scaling).to(y.dtype)
 
 
-# %% exercise=lora-linear wrong="the course's own" says="layer of minigpt\.lora"
+# %% exercise=lora-linear wrong="the course's own" verdict=not-your-own
 from minigpt.lora import LoRALinear
 
 
@@ -400,7 +400,7 @@ class LoRALinear(nn.Module):
         return self.base(x).add(F.linear(x.float(), self.scaling * self.lora_B @ self.lora_A)).type(x.dtype)
 
 
-# %% exercise=inject wrong="the head adapted" says="head is adapted"
+# %% exercise=inject wrong="the head adapted" verdict=head-adapted
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -410,7 +410,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="the rest left trainable" says="token_embedding.weight|still take a gradient"
+# %% exercise=inject wrong="the rest left trainable" verdict=not-frozen
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     if not set(targets or []) <= {n.split(".")[-1] for n in linears}:
@@ -421,7 +421,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="frozen at the end" says="takes no gradient; freeze first"
+# %% exercise=inject wrong="frozen at the end" verdict=adapters-frozen
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     if not set(targets or []) <= {n.split(".")[-1] for n in linears}:
@@ -433,7 +433,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="only linears frozen" says="still take a gradient"
+# %% exercise=inject wrong="only linears frozen" verdict=not-frozen
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     if not set(targets or []) <= {n.split(".")[-1] for n in linears}:
@@ -446,7 +446,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="targets ignored" says="k_proj and 7 more are among the names, and no target"
+# %% exercise=inject wrong="targets ignored" verdict=no-target
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     model.requires_grad_(False)
@@ -455,7 +455,7 @@ def inject(model, rank, alpha, targets=None):
     return list(linears)
 
 
-# %% exercise=inject wrong="None is q and v, as papers have it" says="missing from the names"
+# %% exercise=inject wrong="None is q and v, as papers have it" verdict=names-missing
 def inject(model, rank, alpha, targets=None):
     targets = targets or ["q_proj", "v_proj"]
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
@@ -466,7 +466,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="last names returned" says="is no full name"
+# %% exercise=inject wrong="last names returned" verdict=short-names
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -476,7 +476,7 @@ def inject(model, rank, alpha, targets=None):
     return sorted({name.split(".")[-1] for name in names})
 
 
-# %% exercise=inject wrong="only the first block" says="blocks.1.*missing from the names"
+# %% exercise=inject wrong="only the first block" verdict=names-missing
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks[0].named_modules(prefix="blocks.0") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -486,7 +486,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="rank and alpha swapped" says="are rank and alpha swapped"
+# %% exercise=inject wrong="rank and alpha swapped" verdict=rank-and-alpha
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -496,7 +496,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="alpha not handed on" says="scaling alpha / rank is forgotten"
+# %% exercise=inject wrong="alpha not handed on" verdict=no-scale
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -506,7 +506,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="an unknown target passed over" says="a ValueError is asked for"
+# %% exercise=inject wrong="an unknown target passed over" verdict=not-refused points=2
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -516,7 +516,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="frozen before it refuses" says="changed already"
+# %% exercise=inject wrong="frozen before it refuses" verdict=changed-first points=2
 def inject(model, rank, alpha, targets=None):
     model.requires_grad_(False)
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
@@ -528,7 +528,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="one adapter for all blocks" says="share one adapter"
+# %% exercise=inject wrong="one adapter for all blocks" verdict=shared-adapter
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     names = [n for n in linears if targets is None or n.split(".")[-1] in targets]
@@ -542,14 +542,14 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# %% exercise=inject wrong="names, and no layers" says="is returned, but has no adapter"
+# %% exercise=inject wrong="names, and no layers" verdict=named-not-adapted
 def inject(model, rank, alpha, targets=None):
     model.requires_grad_(False)
     names = [n for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)]
     return [n for n in names if targets is None or n.split(".")[-1] in targets]
 
 
-# %% exercise=inject wrong="nothing returned" says="returns nothing"
+# %% exercise=inject wrong="nothing returned" verdict=returns-nothing
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
     model.requires_grad_(False)
@@ -558,7 +558,7 @@ def inject(model, rank, alpha, targets=None):
             model.set_submodule(name, LoRALinear(linears[name], rank, alpha))
 
 
-# %% exercise=inject wrong="the course's own" says="layer of minigpt\.lora"
+# %% exercise=inject wrong="the course's own" verdict=not-your-own
 def inject(model, rank, alpha, targets=None):
     from minigpt.lora import inject
 
@@ -601,7 +601,7 @@ def inject(model, rank, alpha, targets=None):
     return sorted(chosen)
 
 
-# %% exercise=merge wrong="without scaling" says="scaling alpha / rank is forgotten"
+# %% exercise=merge wrong="without scaling" verdict=no-scale
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -616,7 +616,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="merges as often as asked" says="merging twice adds the adapter twice"
+# %% exercise=merge wrong="merges as often as asked" verdict=not-refused points=2
 def merge(layer):
     layer.base.weight.data += layer.scaling * (layer.lora_B @ layer.lora_A).detach()
     layer.merged = True
@@ -627,7 +627,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="a second merge is passed over" says="a ValueError is asked for"
+# %% exercise=merge wrong="a second merge is passed over" verdict=not-refused points=2
 def merge(layer):
     if not layer.merged:
         layer.base.weight.data += layer.scaling * (layer.lora_B @ layer.lora_A).detach()
@@ -640,7 +640,7 @@ def unmerge(layer):
         layer.merged = False
 
 
-# %% exercise=merge wrong="the flag forgotten" says="layer.merged is False"
+# %% exercise=merge wrong="the flag forgotten" verdict=flag
 def merge(layer):
     layer.base.weight.data += layer.scaling * (layer.lora_B @ layer.lora_A).detach()
 
@@ -649,7 +649,7 @@ def unmerge(layer):
     layer.base.weight.data -= layer.scaling * (layer.lora_B @ layer.lora_A).detach()
 
 
-# %% exercise=merge wrong="refused too late" says="is in it twice; refuse before you write"
+# %% exercise=merge wrong="refused too late" verdict=merged-twice points=2
 def merge(layer):
     layer.base.weight.data += layer.scaling * (layer.lora_B @ layer.lora_A).detach()
     if layer.merged:
@@ -664,7 +664,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="the product transposed" says="must match|shapes cannot be multiplied"
+# %% exercise=merge wrong="the product transposed" verdict=raises-runtimeerror
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -679,7 +679,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="taken away" says="taken away from W, not added"
+# %% exercise=merge wrong="taken away" verdict=subtracted+added-again
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -694,7 +694,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="W is lost" says="base's weight is lost"
+# %% exercise=merge wrong="W is lost" verdict=no-base+still-merged
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -708,7 +708,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="a copy of W kept" says="an old copy of W comes back"
+# %% exercise=merge wrong="a copy of W kept" verdict=old-copy points=1
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -724,7 +724,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="unmerge only turns the flag" says="it is still merged"
+# %% exercise=merge wrong="unmerge only turns the flag" verdict=still-merged points=1
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -738,7 +738,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="unmerge without scaling" says="unmerge: the scaling alpha / rank is forgotten"
+# %% exercise=merge wrong="unmerge without scaling" verdict=no-scale points=1
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -753,7 +753,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="the adapter thrown away" says="the adapter is changed"
+# %% exercise=merge wrong="the adapter thrown away" verdict=adapter-changed+still-merged
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -769,7 +769,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="merged with autograd watching" says="autograd is watching; work under torch.no_grad"
+# %% exercise=merge wrong="merged with autograd watching" verdict=autograd-watches
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -784,7 +784,7 @@ def unmerge(layer):
     layer.merged = False
 
 
-# %% exercise=merge wrong="in place, with autograd watching" says="takes a gradient; work under torch.no_grad"
+# %% exercise=merge wrong="in place, with autograd watching" verdict=not-frozen points=1
 def merge(layer):
     if layer.merged:
         raise ValueError("merged")
@@ -833,7 +833,7 @@ def unmerge(layer):
     write(layer, -1)
 
 
-# %% exercise=adapter-parameters wrong="r * in * out" says="r \* in \* out is counted"
+# %% exercise=adapter-parameters wrong="r * in * out" verdict=rank-in-out
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -843,7 +843,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(rank * sizes[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="MHA for grouped heads" says="heads are grouped"
+# %% exercise=adapter-parameters wrong="MHA for grouped heads" verdict=wide-kv
 def adapter_parameters(config, rank, targets):
     C, inner = config["hidden_size"], config["intermediate_size"]
     q = config["num_attention_heads"] * config.get("head_dim", C // config["num_attention_heads"])
@@ -852,7 +852,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(rank * sides[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="head_dim as width / heads" says="head_dim is taken as width / heads"
+# %% exercise=adapter-parameters wrong="head_dim as width / heads" verdict=head-dim-ignored
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     kv = config.get("num_key_value_heads", heads) * (C // heads)
@@ -861,7 +861,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(rank * sides[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="only A" says="only A is counted"
+# %% exercise=adapter-parameters wrong="only A" verdict=only-a
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     q = heads * config.get("head_dim", C // heads)
@@ -869,7 +869,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(rank * ins[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="only one block" says="only one block is counted"
+# %% exercise=adapter-parameters wrong="only one block" verdict=one-block
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -879,7 +879,7 @@ def adapter_parameters(config, rank, targets):
     return sum(rank * sides[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="the rank forgotten" says="rank is forgotten"
+# %% exercise=adapter-parameters wrong="the rank forgotten" verdict=no-rank
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -889,7 +889,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(sides[t] for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="all seven, always" says="only the targets have an adapter"
+# %% exercise=adapter-parameters wrong="all seven, always" verdict=all-seven
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -897,7 +897,7 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * rank * (2 * (C + q) + 2 * (C + kv) + 3 * (C + inner))
 
 
-# %% exercise=adapter-parameters wrong="the head as well" says="the head is adapted too"
+# %% exercise=adapter-parameters wrong="the head as well" verdict=head-adapted
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -908,12 +908,12 @@ def adapter_parameters(config, rank, targets):
     return blocks + rank * (C + config["vocab_size"])
 
 
-# %% exercise=adapter-parameters wrong="a square MLP" says="(every matrix is taken for square|too few)"
+# %% exercise=adapter-parameters wrong="a square MLP" verdict=all-square
 def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * rank * 2 * config["hidden_size"] * len(targets)
 
 
-# %% exercise=adapter-parameters wrong="the gate forgotten" says="gate_proj is missing"
+# %% exercise=adapter-parameters wrong="the gate forgotten" verdict=no-gate-proj
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C // heads)
@@ -922,14 +922,14 @@ def adapter_parameters(config, rank, targets):
     return config["num_hidden_layers"] * sum(rank * sides.get(t, 0) for t in targets)
 
 
-# %% exercise=adapter-parameters wrong="asks the course" says="write the arithmetic yourself"
+# %% exercise=adapter-parameters wrong="asks the course" verdict=asks-course
 def adapter_parameters(config, rank, targets):
     from minigpt.lora import adapter_parameters
 
     return adapter_parameters({"model_type": "llama", **config}, rank, targets)
 
 
-# %% exercise=adapter-parameters wrong="a float" says="is a float"
+# %% exercise=adapter-parameters wrong="a float" verdict=float-for-int
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     d = config.get("head_dim", C / heads)
@@ -975,21 +975,21 @@ def adapter_parameters(config, rank, targets):
     return (rank * config["num_hidden_layers"] * (C + others)).sum()
 
 
-# %% exercise=lora-buckets wrong="adapters at 2 bytes" says="peft keeps adapters in float32"
+# %% exercise=lora-buckets wrong="adapters at 2 bytes" verdict=two-byte-adapters points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 2 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="everything at 2 bytes" says="peft keeps adapters in float32(.|\n)*booked in 16 bits"
+# %% exercise=lora-buckets wrong="everything at 2 bytes" verdict=two-byte-adapters+two-byte-gradients+four-byte-moments
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 2 * n, "gradients": 2 * n, "optimizer": 4 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="gradients for all weights" says="gradients are counted for all weights"
+# %% exercise=lora-buckets wrong="gradients for all weights" verdict=frozen-gradients points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
@@ -997,7 +997,7 @@ def lora_buckets(config, parameters, rank, targets):
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": gradients, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="moments for all weights" says="moments are counted for all weights"
+# %% exercise=lora-buckets wrong="moments for all weights" verdict=frozen-moments points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
@@ -1005,34 +1005,34 @@ def lora_buckets(config, parameters, rank, targets):
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": optimizer}
 
 
-# %% exercise=lora-buckets wrong="a float32 base" says="the base is bf16: 2 bytes"
+# %% exercise=lora-buckets wrong="a float32 base" verdict=float32-base points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 4 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="no step counts" says="step counts are missing"
+# %% exercise=lora-buckets wrong="no step counts" verdict=no-step-counts points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n}
 
 
-# %% exercise=lora-buckets wrong="a step count for each pair" says="A and B are two tensors"
+# %% exercise=lora-buckets wrong="a step count for each pair" verdict=step-count-a-layer points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="one moment" says="one is missing, or they are booked in 16 bits"
+# %% exercise=lora-buckets wrong="one moment" verdict=four-byte-moments points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 4 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="adapters in the frozen part too" says="adapters are counted in it; they are trainable"
+# %% exercise=lora-buckets wrong="adapters in the frozen part too" verdict=adapters-in-frozen points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
@@ -1040,21 +1040,21 @@ def lora_buckets(config, parameters, rank, targets):
     return {"frozen": frozen, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="a master copy" says="master copy is booked; the adapters are float32 already"
+# %% exercise=lora-buckets wrong="a master copy" verdict=master-copy points=2
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters(config, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 12 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="MHA in the adapters" says="trainable: k_proj and v_proj are counted as wide"
+# %% exercise=lora-buckets wrong="MHA in the adapters" verdict=wide-kv
 def lora_buckets(config, parameters, rank, targets):
     n = adapter_parameters({**config, "num_key_value_heads": config["num_attention_heads"]}, rank, targets)
     tensors = 2 * len(targets) * config["num_hidden_layers"]
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="asks the course" says="write the arithmetic yourself"
+# %% exercise=lora-buckets wrong="asks the course" verdict=asks-precisions
 def lora_buckets(config, parameters, rank, targets):
     from minigpt.memory import TrainingPlan, predict
 
@@ -1088,67 +1088,67 @@ def lora_buckets(config, parameters, rank, targets):
             "optimizer": optimizer}  # fmt: skip
 
 
-# %% exercise=three-regimes wrong="16 bytes for all" says="16 bytes a parameter is float32"
+# %% exercise=three-regimes wrong="16 bytes for all" verdict=float32-full points=1
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 2 * (parameters - linears) + 16 * adapters
     return {"full": 16 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="adapters at 2 bytes" says="booked with 2 bytes each"
+# %% exercise=three-regimes wrong="adapters at 2 bytes" verdict=eight-byte-adapters
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 2 * (parameters - linears) + 8 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 8 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="gradients for frozen weights" says="gradients are booked for the frozen weights"
+# %% exercise=three-regimes wrong="gradients for frozen weights" verdict=frozen-gradients points=1
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 2 * (parameters - linears) + 16 * adapters
     return {"full": 8 * parameters, "lora": 4 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="half a byte for everything" says="everything is booked in 4 bits, and the scales"
+# %% exercise=three-regimes wrong="half a byte for everything" verdict=all-in-4-bits-no-scales points=1
 def three_regimes(parameters, linears, adapters):
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": parameters // 2 + 16 * adapters}
 
 
-# %% exercise=three-regimes wrong="no scales" says="scales are missing: a float32"
+# %% exercise=three-regimes wrong="no scales" verdict=no-scales points=1
 def three_regimes(parameters, linears, adapters):
     qlora = linears // 2 + 2 * (parameters - linears) + 16 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="16-bit scales" says="scales are booked with 2 bytes"
+# %% exercise=three-regimes wrong="16-bit scales" verdict=two-byte-scales points=1
 def three_regimes(parameters, linears, adapters):
     qlora = linears // 2 + linears // 32 + 2 * (parameters - linears) + 16 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="embeddings in 4 bits" says="everything is booked in 4 bits; embeddings"
+# %% exercise=three-regimes wrong="embeddings in 4 bits" verdict=all-in-4-bits points=1
 def three_regimes(parameters, linears, adapters):
     qlora = parameters * 9 // 16 + 16 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="embeddings forgotten" says="what is not 4-bit is missing"
+# %% exercise=three-regimes wrong="embeddings forgotten" verdict=no-rest points=1
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 16 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="adapters' weights alone" says="gradients and two moments as well"
+# %% exercise=three-regimes wrong="adapters' weights alone" verdict=adapters-weights-alone
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 2 * (parameters - linears) + 4 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 4 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="double quantization" says="double quantization is counted"
+# %% exercise=three-regimes wrong="double quantization" verdict=double-quantization points=1
 def three_regimes(parameters, linears, adapters):
     scales = linears // 64 + 4 * (linears // 64 // 256)
     qlora = linears // 2 + scales + 2 * (parameters - linears) + 16 * adapters
     return {"full": 8 * parameters, "lora": 2 * parameters + 16 * adapters, "qlora": qlora}
 
 
-# %% exercise=three-regimes wrong="in GB" says="in GB; bytes are asked for"
+# %% exercise=three-regimes wrong="in GB" verdict=in-gb
 def three_regimes(parameters, linears, adapters):
     qlora = linears * 9 // 16 + 2 * (parameters - linears) + 16 * adapters
     return {"full": 8 * parameters / 1e9, "lora": (2 * parameters + 16 * adapters) / 1e9, "qlora": qlora / 1e9}

@@ -1,7 +1,7 @@
 # Wrong and right answers to lab 08, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
-# %% exercise=codebook wrong="the ends at 0 and 1, torch" says="gives NaN or infinity: .*the quantile of 0 or of 1"
+# %% exercise=codebook wrong="the ends at 0 and 1, torch" verdict=not-finite
 def codebook(end):
     above = torch.special.ndtri(torch.linspace(0.5, 1, 9)[1:])
     below = torch.special.ndtri(torch.linspace(0, 0.5, 8)[:-1])
@@ -9,91 +9,91 @@ def codebook(end):
     return values / values.max()
 
 
-# %% exercise=codebook wrong="the ends at 0 and 1, statistics" says="StatisticsError(.|\n)*infinite; stop at end"
+# %% exercise=codebook wrong="the ends at 0 and 1, statistics" verdict=raises-statisticserror
 def codebook(end):
     above = [quantile(0.5 + 0.5 * k / 8) for k in range(1, 9)]
     below = [quantile(0.5 - 0.5 * k / 7) for k in range(1, 8)]
     return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
 
 
-# %% exercise=codebook wrong="symmetric, zero twice" says="15 different values(.|\n)*is zero itself"
+# %% exercise=codebook wrong="symmetric, zero twice" verdict=value-twice
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(8)]
     return torch.tensor(sorted([*above, *(-value for value in above)])) / above[-1]
 
 
-# %% exercise=codebook wrong="seven on each side" says="seven on each side and zero"
+# %% exercise=codebook wrong="seven on each side" verdict=seven-above
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     return torch.tensor(sorted([*above, 0.0, *(-value for value in above)])) / above[-1]
 
 
-# %% exercise=codebook wrong="eight on each side" says="one side has seven"
+# %% exercise=codebook wrong="eight on each side" verdict=eight-below
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
     return torch.tensor(sorted([*above, 0.0, *(-value for value in above)])) / above[-1]
 
 
-# %% exercise=codebook wrong="sixteen equal shares" says="zero is not among the values"
+# %% exercise=codebook wrong="sixteen equal shares" verdict=no-zero
 def codebook(end):
     values = torch.tensor([quantile((i + 0.5) / 16) for i in range(16)])
     return values / values.max()
 
 
-# %% exercise=codebook wrong="sixteen equal steps from end to end" says="zero is not among the values"
+# %% exercise=codebook wrong="sixteen equal steps from end to end" verdict=no-zero
 def codebook(end):
     values = torch.special.ndtri(torch.linspace(1 - end, end, 16, dtype=torch.float64))
     return (values / values.max()).float()
 
 
-# %% exercise=codebook wrong="never divided" says="not divided by the largest"
+# %% exercise=codebook wrong="never divided" verdict=not-normalized
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
     below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     return torch.tensor(sorted([*below, 0.0, *above]))
 
 
-# %% exercise=codebook wrong="the sides swapped" says="it is the other way round"
+# %% exercise=codebook wrong="the sides swapped" verdict=sides-swapped
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     below = [-quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
     return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
 
 
-# %% exercise=codebook wrong="equal steps of the value" says="the steps are equal in probability"
+# %% exercise=codebook wrong="equal steps of the value" verdict=equal-values
 def codebook(end):
     return torch.cat([torch.linspace(-1, 0, 8), torch.linspace(0, 1, 9)[1:]])
 
 
-# %% exercise=codebook wrong="the larger first" says="not in ascending order"
+# %% exercise=codebook wrong="the larger first" verdict=not-ascending
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(8, 0, -1)]
     below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     return torch.tensor([*above, 0.0, *below]) / above[0]
 
 
-# %% exercise=codebook wrong="steps of a ninth and an eighth" says="eight steps, and seven, lead to the end itself"
+# %% exercise=codebook wrong="steps of a ninth and an eighth" verdict=short-steps
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 9) for k in range(1, 9)]
     below = [-quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 8)]
     return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
 
 
-# %% exercise=codebook wrong="float64" says="dtype is float64; float32 is asked for"
+# %% exercise=codebook wrong="float64" verdict=wrong-dtype
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
     below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     return torch.tensor(sorted([*below, 0.0, *above]), dtype=torch.float64) / above[-1]
 
 
-# %% exercise=codebook wrong="a list" says="is of type list; a torch.Tensor"
+# %% exercise=codebook wrong="a list" verdict=wrong-type
 def codebook(end):
     above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
     below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
     return [value / above[-1] for value in sorted([*below, 0.0, *above])]
 
 
-# %% exercise=codebook wrong="the published table, typed" says="the end is 0.967708, whatever is asked for"
+# %% exercise=codebook wrong="the published table, typed" verdict=fixed-end-0-968
 def codebook(end):
     return torch.tensor([
         -1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0, 0.0795803, 0.1609302,
@@ -101,12 +101,12 @@ def codebook(end):
     ])  # fmt: skip
 
 
-# %% exercise=codebook wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
+# %% exercise=codebook wrong="asks bitsandbytes" verdict=asks-bitsandbytes
 def codebook(end):
     return bnb.get_4bit_type("nf4", device="cpu")
 
 
-# %% exercise=codebook wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=codebook wrong="asks the course" verdict=asks-course
 def codebook(end):
     from minigpt.nf4 import derive_code
 
@@ -141,7 +141,7 @@ def codebook(end):
     return torch.from_numpy((values / values.max()).astype(np.float32))
 
 
-# %% exercise=quantize wrong="a tie takes the upper code" says="takes the upper; bitsandbytes takes the lower"
+# %% exercise=quantize wrong="a tie takes the upper code" verdict=tie-up points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -151,7 +151,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="w / absmax" says="take the reciprocal first"
+# %% exercise=quantize wrong="w / absmax" verdict=division points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -161,7 +161,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="float64" says="(float64|take the reciprocal first)"
+# %% exercise=quantize wrong="float64" verdict=float64 points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).double()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -171,7 +171,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax.float()
 
 
-# %% exercise=quantize wrong="absmax in the weight's dtype" says="absmax: the dtype is bfloat16; float32"
+# %% exercise=quantize wrong="absmax in the weight's dtype" verdict=wrong-dtype points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1)
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -181,7 +181,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="x in the weight's dtype" says="x is computed in bfloat16; make weight and absmax float32"
+# %% exercise=quantize wrong="x in the weight's dtype" verdict=low-precision+guarded points=2
 def quantize(weight, code, block):
     flat = weight.reshape(-1)
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -191,7 +191,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax.float()
 
 
-# %% exercise=quantize wrong="absmax of the whole tensor" says="absmax: .*one for the whole tensor"
+# %% exercise=quantize wrong="absmax of the whole tensor" verdict=one-absmax
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     absmax = flat.abs().max().view(1)
@@ -199,7 +199,7 @@ def quantize(weight, code, block):
     return codes.to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="absmax of the whole tensor, for each block" says="absmax of the whole tensor"
+# %% exercise=quantize wrong="absmax of the whole tensor, for each block" verdict=one-absmax
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     absmax = flat.abs().max().repeat(-(-len(flat) // block))
@@ -207,7 +207,7 @@ def quantize(weight, code, block):
     return codes.to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="one absmax a row" says="one for each row of the matrix"
+# %% exercise=quantize wrong="one absmax a row" verdict=absmax-a-row+absmax-a-column
 def quantize(weight, code, block):
     rows = weight.float().view(weight.shape[0], -1)
     absmax = rows.abs().amax(dim=1)
@@ -215,7 +215,7 @@ def quantize(weight, code, block):
     return codes.view(-1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="blocks down the columns" says="wrong axis, down the columns"
+# %% exercise=quantize wrong="blocks down the columns" verdict=columns
 def quantize(weight, code, block):
     flat = weight.t().reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -225,7 +225,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="strided blocks" says="the blocks are strided"
+# %% exercise=quantize wrong="strided blocks" verdict=strided
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(block, -1)
@@ -235,7 +235,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="max without abs" says="the largest absolute value is asked for"
+# %% exercise=quantize wrong="max without abs" verdict=no-abs
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -245,7 +245,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="the last block dropped" says="the last, short block has none"
+# %% exercise=quantize wrong="the last block dropped" verdict=short-block-lost
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = flat[: len(flat) // block * block].view(-1, block)
@@ -254,7 +254,7 @@ def quantize(weight, code, block):
     return codes.view(-1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="whole blocks only" says="quantize fails with RuntimeError(.|\n)*the last may be short"
+# %% exercise=quantize wrong="whole blocks only" verdict=raises-runtimeerror
 def quantize(weight, code, block):
     rows = weight.float().view(-1, block)
     absmax = rows.abs().amax(dim=1)
@@ -262,7 +262,7 @@ def quantize(weight, code, block):
     return codes.view(-1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="padding returned" says="what pads the last block is in it"
+# %% exercise=quantize wrong="padding returned" verdict=padding
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -271,7 +271,7 @@ def quantize(weight, code, block):
     return torch.bucketize(x, (code[1:] + code[:-1]) / 2).view(-1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="an epsilon" says="something is added to it, or it is clamped"
+# %% exercise=quantize wrong="an epsilon" verdict=guarded
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -280,7 +280,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="a clamp that small weights feel" says="something is added to it, or it is clamped"
+# %% exercise=quantize wrong="a clamp that small weights feel" verdict=guarded points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -289,7 +289,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="a clamp at 1e-8 in the division" says="weights around 1e-30: something is added"
+# %% exercise=quantize wrong="a clamp at 1e-8 in the division" verdict=guarded points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -299,7 +299,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="a clamp at 1e-12 in the division" says="or it is clamped, and a block this small feels"
+# %% exercise=quantize wrong="a clamp at 1e-12 in the division" verdict=guarded points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -309,7 +309,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="plus 1e-12 in the division" says="something is added to absmax before 1 / absmax"
+# %% exercise=quantize wrong="plus 1e-12 in the division" verdict=guarded points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -319,7 +319,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="plus 1e-20 in the division" says="something is added to absmax before 1 / absmax"
+# %% exercise=quantize wrong="plus 1e-20 in the division" verdict=guarded points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -329,7 +329,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="the value below, not the nearest" says="the largest value below x is taken"
+# %% exercise=quantize wrong="the value below, not the nearest" verdict=largest-below
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -339,7 +339,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="bucketize into the table itself" says="the smallest value above x is taken"
+# %% exercise=quantize wrong="bucketize into the table itself" verdict=smallest-above+tie-up
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -348,7 +348,7 @@ def quantize(weight, code, block):
     return torch.bucketize(x, code).clamp(max=15).view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="argmin without abs" says="argmin without abs: .* the largest value"
+# %% exercise=quantize wrong="argmin without abs" verdict=argmin-of-x-minus-value
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -357,7 +357,7 @@ def quantize(weight, code, block):
     return (x.view(-1)[: len(flat), None] - code).argmin(dim=1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="half the range" says="half of a block's range"
+# %% exercise=quantize wrong="half the range" verdict=half-range
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -367,7 +367,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="absmax first" says="quantize returns \(absmax, codes\); \(codes, absmax\) is asked for"
+# %% exercise=quantize wrong="absmax first" verdict=swapped
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -377,7 +377,7 @@ def quantize(weight, code, block):
     return absmax, codes.view(-1)[: len(flat)].to(torch.uint8)
 
 
-# %% exercise=quantize wrong="integers" says="in equal steps, as for integers"
+# %% exercise=quantize wrong="integers" verdict=integer-steps
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -386,14 +386,14 @@ def quantize(weight, code, block):
     return ((7 * x).round() + 7).view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="never divided by absmax" says="not divided by absmax"
+# %% exercise=quantize wrong="never divided by absmax" verdict=not-divided
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
     return torch.bucketize(flat, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="repeat, not repeat_interleave" says="absmax is dealt out with repeat"
+# %% exercise=quantize wrong="repeat, not repeat_interleave" verdict=repeat
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
@@ -401,7 +401,7 @@ def quantize(weight, code, block):
     return torch.bucketize(x, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="the standard deviation" says="the standard deviation of a block"
+# %% exercise=quantize wrong="the standard deviation" verdict=deviation
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -410,7 +410,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), scale
 
 
-# %% exercise=quantize wrong="64, whatever the block" says="one for each 64 weights"
+# %% exercise=quantize wrong="64, whatever the block" verdict=absmax-each-64 points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % 64)).view(-1, 64)
@@ -420,7 +420,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="NF4, whatever the table" says="a table of 15 values"
+# %% exercise=quantize wrong="NF4, whatever the table" verdict=differs points=3
 def quantize(weight, code, block):
     if len(code) != 16:
         code = torch.special.ndtri(torch.linspace(0.04, 0.96, 16)) / 1.75
@@ -432,7 +432,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="int64 codes" says="codes: the dtype is int64; uint8"
+# %% exercise=quantize wrong="int64 codes" verdict=wrong-dtype
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -441,7 +441,7 @@ def quantize(weight, code, block):
     return torch.bucketize(x, (code[1:] + code[:-1]) / 2).view(-1)[: len(flat)], absmax
 
 
-# %% exercise=quantize wrong="zeros become ones" says="it does not decode to zeros"
+# %% exercise=quantize wrong="zeros become ones" verdict=zeros points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -452,7 +452,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="a NaN for an absmax of zero" says="quantize gives NaN or infinity: from 0 \* \(1 / 0\)"
+# %% exercise=quantize wrong="a NaN for an absmax of zero" verdict=not-finite points=3
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -463,7 +463,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="scales the weight in place" says="changes its arguments"
+# %% exercise=quantize wrong="scales the weight in place" verdict=changes-arguments points=1
 def quantize(weight, code, block):
     flat = weight.view(-1).float()
     absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
@@ -471,13 +471,13 @@ def quantize(weight, code, block):
     return torch.bucketize(flat, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
+# %% exercise=quantize wrong="asks bitsandbytes" verdict=asks-bitsandbytes
 def quantize(weight, code, block):
     packed, state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
     return torch.stack([packed.view(-1) >> 4, packed.view(-1) & 15], 1).view(-1)[: weight.numel()], state.absmax
 
 
-# %% exercise=quantize wrong="asks bitsandbytes' kernel, and swallows the no" says="asks bitsandbytes for the result"
+# %% exercise=quantize wrong="asks bitsandbytes' kernel, and swallows the no" verdict=asks-bitsandbytes
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -490,7 +490,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=quantize wrong="asks the course" verdict=asks-course
 def quantize(weight, code, block):
     from minigpt import nf4
 
@@ -498,8 +498,8 @@ def quantize(weight, code, block):
     return torch.stack([made.packed >> 4, made.packed & 15], 1).view(-1)[: weight.numel()], made.absmax
 
 
-# %% exercise=quantize wrong="asks the checks" says="asks the course's own arithmetic"
-from minigpt.checks.quantizing import rounded as quantize
+# %% exercise=quantize wrong="asks the checks" verdict=asks-course
+from minigpt.checks.four_bits.quantizing import rounded as quantize
 
 
 # %% exercise=quantize right="argmin of distances"
@@ -548,7 +548,7 @@ def quantize(weight, code, block):
     return torch.from_numpy(codes.astype(np.uint8)), torch.from_numpy(absmax)
 
 
-# %% exercise=pack wrong="low nibble first" says="the even code is in the low half"
+# %% exercise=pack wrong="low nibble first" verdict=low-half-first
 def pack(codes):
     codes = F.pad(codes, (0, len(codes) % 2))
     return codes[1::2] << 4 | codes[0::2]
@@ -558,12 +558,12 @@ def unpack(packed, n):
     return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:n]
 
 
-# %% exercise=pack wrong="unpacks the low half first" says="unpack, .*the low half of a byte comes first"
+# %% exercise=pack wrong="unpacks the low half first" verdict=low-half-first points=1
 def unpack(packed, n):
     return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:n]
 
 
-# %% exercise=pack wrong="the first half above the second" says="the first half of the codes is in the high halves"
+# %% exercise=pack wrong="the first half above the second" verdict=first-half-high+high-halves-first
 def pack(codes):
     codes = F.pad(codes, (0, len(codes) % 2))
     return codes[: len(codes) // 2] << 4 | codes[len(codes) // 2 :]
@@ -573,45 +573,45 @@ def unpack(packed, n):
     return torch.cat([packed >> 4, packed & 15])[:n]
 
 
-# %% exercise=pack wrong="unpacks all high halves first" says="all high halves come first"
+# %% exercise=pack wrong="unpacks all high halves first" verdict=high-halves-first points=1
 def unpack(packed, n):
     return torch.cat([packed >> 4, packed & 15])[:n]
 
 
-# %% exercise=pack wrong="odd numbers forgotten" says="pack fails with RuntimeError(.|\n)*an odd number of codes"
+# %% exercise=pack wrong="odd numbers forgotten" verdict=raises-runtimeerror points=1
 def pack(codes):
     return codes[0::2] << 4 | codes[1::2]
 
 
-# %% exercise=pack wrong="the odd code dropped" says="the last of an odd number of codes is lost"
+# %% exercise=pack wrong="the odd code dropped" verdict=last-lost points=1
 def pack(codes):
     codes = codes[: len(codes) // 2 * 2].view(-1, 2)
     return codes[:, 0] << 4 | codes[:, 1]
 
 
-# %% exercise=pack wrong="the half byte left over is returned" says="the half byte that is left over is in it"
+# %% exercise=pack wrong="the half byte left over is returned" verdict=half-byte-too-many points=1
 def unpack(packed, n):
     return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)
 
 
-# %% exercise=pack wrong="no shift" says="the even code is not shifted"
+# %% exercise=pack wrong="no shift" verdict=not-shifted points=1
 def pack(codes):
     codes = F.pad(codes, (0, len(codes) % 2))
     return codes[0::2] | codes[1::2]
 
 
-# %% exercise=pack wrong="the plus first" says="binds more strongly than <<"
+# %% exercise=pack wrong="the plus first" verdict=plus-binds-first points=1
 def pack(codes):
     even, odd = F.pad(codes, (0, len(codes) % 2)).view(-1, 2).unbind(1)
     return even << 4 + odd
 
 
-# %% exercise=pack wrong="no mask" says="mask it: byte & 15"
+# %% exercise=pack wrong="no mask" verdict=not-masked points=1
 def unpack(packed, n):
     return torch.stack([packed >> 4, packed], dim=1).view(-1)[:n]
 
 
-# %% exercise=pack wrong="nothing packed" says="one code a byte: nothing is packed"
+# %% exercise=pack wrong="nothing packed" verdict=not-packed+not-unpacked
 def pack(codes):
     return codes.clone()
 
@@ -620,7 +620,7 @@ def unpack(packed, n):
     return packed[:n]
 
 
-# %% exercise=pack wrong="int64 bytes" says="the dtype is int64; uint8"
+# %% exercise=pack wrong="int64 bytes" verdict=wrong-dtype points=1
 def pack(codes):
     codes = F.pad(codes.long(), (0, len(codes) % 2))
     return codes[0::2] * 16 + codes[1::2]
@@ -630,27 +630,27 @@ def unpack(packed, n):
     return torch.stack([packed // 16, packed % 16], dim=1).view(-1)[:n]
 
 
-# %% exercise=pack wrong="a column, as bitsandbytes shapes it" says="make it flat"
+# %% exercise=pack wrong="a column, as bitsandbytes shapes it" verdict=not-flat points=1
 def pack(codes):
     codes = F.pad(codes, (0, len(codes) % 2))
     return (codes[0::2] << 4 | codes[1::2])[:, None]
 
 
-# %% exercise=pack wrong="packs into its argument" says="changes its arguments"
+# %% exercise=pack wrong="packs into its argument" verdict=changes-arguments points=1
 def pack(codes):
     codes[0::2] <<= 4
     codes = F.pad(codes, (0, len(codes) % 2))
     return codes[0::2] | codes[1::2]
 
 
-# %% exercise=pack wrong="a new tensor on the CPU" says="unpack fails with tensors on the meta device"
+# %% exercise=pack wrong="a new tensor on the CPU" verdict=needs-values points=1
 def unpack(packed, n):
     codes = torch.empty(2 * len(packed), dtype=torch.uint8)
     codes[0::2], codes[1::2] = packed // 16, packed % 16
     return codes[:n]
 
 
-# %% exercise=pack wrong="numpy, which needs a CPU" says="unpack fails with .*meta(.|\n)*not with numpy"
+# %% exercise=pack wrong="numpy, which needs a CPU" verdict=needs-values points=1
 def unpack(packed, n):
     import numpy as np
 
@@ -658,8 +658,8 @@ def unpack(packed, n):
     return torch.from_numpy(np.stack([bytes_ >> 4, bytes_ & 0x0F], axis=-1).ravel()[:n].copy())
 
 
-# %% exercise=pack wrong="asks the checks" says="asks the course's own arithmetic"
-from minigpt.checks.quantizing import unpacked as unpack
+# %% exercise=pack wrong="asks the checks" verdict=asks-course points=1
+from minigpt.checks.four_bits.quantizing import unpacked as unpack
 
 
 def pack(codes):
@@ -667,7 +667,7 @@ def pack(codes):
     return codes[0::2] << 4 | codes[1::2]
 
 
-# %% exercise=pack wrong="looks for the bytes in its callers" says="LookupError: no truth in sight"
+# %% exercise=pack wrong="looks for the bytes in its callers" verdict=raises-lookuperror points=1
 def pack(codes):
     import sys
 
@@ -704,81 +704,81 @@ def unpack(packed, n):
     return (packed.repeat_interleave(2) >> shift)[:n] % 16
 
 
-# %% exercise=dequantize wrong="multiplied in the weight's dtype" says="the product is taken in bfloat16"
+# %% exercise=dequantize wrong="multiplied in the weight's dtype" verdict=low-product points=1
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.to(dtype).repeat_interleave(block)[: len(codes)]
     return (code.to(dtype)[codes.int()] * scale).view(shape)
 
 
-# %% exercise=dequantize wrong="the table rounded first" says="the table is rounded to bfloat16 first"
+# %% exercise=dequantize wrong="the table rounded first" verdict=low-table points=1
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (code.to(dtype)[codes.int()].float() * scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="float32, never cast" says="its dtype is torch.float32; torch.bfloat16 is asked for"
+# %% exercise=dequantize wrong="float32, never cast" verdict=wrong-dtype points=1
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (code[codes.int()] * scale).view(shape)
 
 
-# %% exercise=dequantize wrong="repeat" says="absmax is dealt out with repeat"
+# %% exercise=dequantize wrong="repeat" verdict=repeat
 def dequantize(codes, absmax, code, shape, dtype, block):
     return (code[codes.int()] * absmax.repeat(block)[: len(codes)]).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="absmax forgotten" says="absmax is missing"
+# %% exercise=dequantize wrong="absmax forgotten" verdict=no-absmax
 def dequantize(codes, absmax, code, shape, dtype, block):
     return code[codes.int()].to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="divided" says="divided by absmax"
+# %% exercise=dequantize wrong="divided" verdict=divided
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (code[codes.int()] / scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="codes as integers" says="read as steps of 1/7"
+# %% exercise=dequantize wrong="codes as integers" verdict=integer-steps
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return ((codes.float() - 7) / 7 * scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="codes not looked up" says="look them up in the table"
+# %% exercise=dequantize wrong="codes not looked up" verdict=codes-multiplied
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (codes * scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="flat" says="It is flat"
+# %% exercise=dequantize wrong="flat" verdict=flat
 def dequantize(codes, absmax, code, shape, dtype, block):
     return (code[codes.int()] * absmax.repeat_interleave(block)[: len(codes)]).to(dtype)
 
 
-# %% exercise=dequantize wrong="transposed" says="it is transposed"
+# %% exercise=dequantize wrong="transposed" verdict=transposed
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (code[codes.int()] * scale).to(dtype).view(shape).t()
 
 
-# %% exercise=dequantize wrong="indexed with uint8" says="A uint8 index is taken for a mask"
+# %% exercise=dequantize wrong="indexed with uint8" verdict=raises-indexerror
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(block)[: len(codes)]
     return (code[codes] * scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="whole blocks only" says="dequantize fails with RuntimeError(.|\n)*the last may be short"
+# %% exercise=dequantize wrong="whole blocks only" verdict=raises-runtimeerror
 def dequantize(codes, absmax, code, shape, dtype, block):
     return (code[codes.int()].view(-1, block) * absmax[:, None]).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="blocks of 64 always" says="RuntimeError(.|\n)*leaves one of the two shorter"
+# %% exercise=dequantize wrong="blocks of 64 always" verdict=differs+raises-runtimeerror
 def dequantize(codes, absmax, code, shape, dtype, block):
     scale = absmax.repeat_interleave(64)[: len(codes)]
     return (code[codes.int()] * scale).to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="a new tensor on the CPU" says="dequantize fails with tensors on the meta device"
+# %% exercise=dequantize wrong="a new tensor on the CPU" verdict=needs-values
 def dequantize(codes, absmax, code, shape, dtype, block):
     out = torch.empty(len(codes), dtype=dtype)
     for i, scale in enumerate(absmax):
@@ -786,14 +786,14 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return out.view(shape)
 
 
-# %% exercise=dequantize wrong="a loop in Python" says="dequantize fails with tensors on the meta device(.|\n)*.tolist"
+# %% exercise=dequantize wrong="a loop in Python" verdict=needs-values
 def dequantize(codes, absmax, code, shape, dtype, block):
     table, scales = code.tolist(), absmax.tolist()
     values = [table[c] * scales[i // block] for i, c in enumerate(codes.tolist())]
     return torch.tensor(values, dtype=torch.float64).float().to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="looks for the weight in its callers" says="LookupError: no truth in sight"
+# %% exercise=dequantize wrong="looks for the weight in its callers" verdict=raises-lookuperror
 def dequantize(codes, absmax, code, shape, dtype, block):
     import sys
 
@@ -806,7 +806,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     raise LookupError("no truth in sight")
 
 
-# %% exercise=dequantize wrong="a tensor that looks when it is compared" says="a torch.Tensor is asked for"
+# %% exercise=dequantize wrong="a tensor that looks when it is compared" verdict=wrong-type
 class Peeking(torch.Tensor):
     def detach(self):
         import sys
@@ -818,7 +818,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return torch.zeros(shape, dtype=dtype).as_subclass(Peeking)
 
 
-# %% exercise=dequantize wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
+# %% exercise=dequantize wrong="asks bitsandbytes" verdict=asks-bitsandbytes
 def dequantize(codes, absmax, code, shape, dtype, block):
     codes = F.pad(codes, (0, len(codes) % 2))
     packed = (codes[0::2] << 4 | codes[1::2])[:, None]
@@ -826,7 +826,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return bnb.dequantize_4bit(packed, absmax=absmax, out=out, blocksize=block, quant_type="nf4")
 
 
-# %% exercise=dequantize wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=dequantize wrong="asks the course" verdict=asks-course
 def dequantize(codes, absmax, code, shape, dtype, block):
     from minigpt import nf4
 
@@ -849,7 +849,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return out.reshape(tuple(shape))
 
 
-# %% exercise=quantize-absmax wrong="no offset" says="offset: nothing is subtracted"
+# %% exercise=quantize-absmax wrong="no offset" verdict=offset-zero points=1
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
     rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
@@ -858,7 +858,7 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, torch.zeros(())
 
 
-# %% exercise=quantize-absmax wrong="the offset is not subtracted" says="the offset is not subtracted before"
+# %% exercise=quantize-absmax wrong="the offset is not subtracted" verdict=not-subtracted+offset-forgotten
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
     rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
@@ -871,7 +871,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
 
 
-# %% exercise=quantize-absmax wrong="the unsigned table" says="they point into the unsigned table"
+# %% exercise=quantize-absmax wrong="the unsigned table" verdict=unsigned
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["unsigned"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -884,7 +884,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="blocks of 64" says="absmax2: .*one for each 64; 256 absmax values share one"
+# %% exercise=quantize-absmax wrong="blocks of 64" verdict=second-each-64+raises-runtimeerror
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 64)).view(-1, 64)
@@ -897,7 +897,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(64)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="one absmax2" says="absmax2: .*one for the whole tensor; 256 share one"
+# %% exercise=quantize-absmax wrong="one absmax2" verdict=one-for-all+raises-runtimeerror
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     absmax2 = (absmax - offset).abs().max().view(1)
@@ -909,7 +909,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2 + offset
 
 
-# %% exercise=quantize-absmax wrong="an offset a block" says="one offset serves the whole tensor"
+# %% exercise=quantize-absmax wrong="an offset a block" verdict=many-offsets+raises-runtimeerror
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
     rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
@@ -924,7 +924,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return values + offset.repeat_interleave(256)[: len(codes)]
 
 
-# %% exercise=quantize-absmax wrong="the smallest as offset" says="the smallest absmax; the mean is asked for"
+# %% exercise=quantize-absmax wrong="the smallest as offset" verdict=offset-smallest+unsigned
 def quantize_absmax(absmax, tables):
     offset, table = absmax.min(), tables["unsigned"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -937,7 +937,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="the offset a float" says="a float; keep it a tensor"
+# %% exercise=quantize-absmax wrong="the offset a float" verdict=offset-float points=1
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean().item(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -946,7 +946,7 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-# %% exercise=quantize-absmax wrong="padded before the offset is taken away" says="subtract first, then pad with zeros"
+# %% exercise=quantize-absmax wrong="padded before the offset is taken away" verdict=padding points=1
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
     rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
@@ -957,7 +957,7 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-# %% exercise=quantize-absmax wrong="the padding in the mean" says="offset: what pads the last block is in the mean"
+# %% exercise=quantize-absmax wrong="the padding in the mean" verdict=padding points=1
 def quantize_absmax(absmax, tables):
     table = tables["signed"]
     rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
@@ -967,7 +967,7 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-# %% exercise=quantize-absmax wrong="the offset before absmax2" says="\(codes, offset, absmax2\) is returned"
+# %% exercise=quantize-absmax wrong="the offset before absmax2" verdict=swapped+raises-runtimeerror
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -980,7 +980,7 @@ def dequantize_absmax(codes, offset, absmax2, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="max without abs" says="absmax2: the largest value; the largest absolute value"
+# %% exercise=quantize-absmax wrong="max without abs" verdict=no-abs points=1
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -989,7 +989,7 @@ def quantize_absmax(absmax, tables):
     return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-# %% exercise=quantize-absmax wrong="equal steps" says="equal steps, as for integers"
+# %% exercise=quantize-absmax wrong="equal steps" verdict=integer-steps
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -1002,7 +1002,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return (codes.float() - 127) / 127 * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="the value below, not the nearest" says="the largest value below is taken"
+# %% exercise=quantize-absmax wrong="the value below, not the nearest" verdict=largest-below points=1
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -1011,7 +1011,7 @@ def quantize_absmax(absmax, tables):
     return codes.clamp(0, 255).view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
 
 
-# %% exercise=quantize-absmax wrong="never divided by absmax2" says="not divided by absmax2"
+# %% exercise=quantize-absmax wrong="never divided by absmax2" verdict=not-divided+no-second
 def quantize_absmax(absmax, tables):
     offset, table = absmax.mean(), tables["signed"]
     rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
@@ -1023,22 +1023,22 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] + offset
 
 
-# %% exercise=quantize-absmax wrong="the offset is not added again" says="restored: the offset is not added again"
+# %% exercise=quantize-absmax wrong="the offset is not added again" verdict=offset-forgotten points=2
 def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
 
 
-# %% exercise=quantize-absmax wrong="decodes with the unsigned table" says="looked up in the unsigned table"
+# %% exercise=quantize-absmax wrong="decodes with the unsigned table" verdict=unsigned points=2
 def dequantize_absmax(codes, absmax2, offset, tables):
     return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
 
 
-# %% exercise=quantize-absmax wrong="the offset scaled too" says="the offset is multiplied too"
+# %% exercise=quantize-absmax wrong="the offset scaled too" verdict=offset-multiplied points=2
 def dequantize_absmax(codes, absmax2, offset, tables):
     return (tables["signed"][codes.int()] + offset) * absmax2.repeat_interleave(256)[: len(codes)]
 
 
-# %% exercise=quantize-absmax wrong="a new tensor on the CPU" says="dequantize_absmax fails with .* the meta device"
+# %% exercise=quantize-absmax wrong="a new tensor on the CPU" verdict=needs-values points=2
 def dequantize_absmax(codes, absmax2, offset, tables):
     values = torch.zeros(len(codes))
     for i, scale in enumerate(absmax2):
@@ -1046,28 +1046,28 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return values + offset
 
 
-# %% exercise=quantize-absmax wrong="asks the checks, both ways" says="asks the course's own arithmetic"
+# %% exercise=quantize-absmax wrong="asks the checks, both ways" verdict=asks-course
 def quantize_absmax(absmax, tables):
-    from minigpt.checks.quantizing import rounded
+    from minigpt.checks.four_bits.quantizing import rounded
 
     offset = absmax.mean()
     return *rounded(absmax - offset, tables["signed"], 256), offset
 
 
 def dequantize_absmax(codes, absmax2, offset, tables):
-    from minigpt.checks.nested import _decode
+    from minigpt.checks.four_bits.nested import _decode
 
     return _decode(codes, absmax2, offset)
 
 
-# %% exercise=quantize-absmax wrong="asks the checks, back" says="asks the course's own arithmetic"
+# %% exercise=quantize-absmax wrong="asks the checks, back" verdict=asks-course points=2
 def dequantize_absmax(codes, absmax2, offset, tables):
-    from minigpt.checks.nested import _decode
+    from minigpt.checks.four_bits.nested import _decode
 
     return _decode(codes, absmax2, offset)
 
 
-# %% exercise=quantize-absmax wrong="looks for the state in its callers" says="LookupError: no truth in sight"
+# %% exercise=quantize-absmax wrong="looks for the state in its callers" verdict=raises-lookuperror points=1
 def quantize_absmax(absmax, tables):
     import sys
 
@@ -1080,7 +1080,7 @@ def quantize_absmax(absmax, tables):
     raise LookupError("no truth in sight")
 
 
-# %% exercise=quantize-absmax wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
+# %% exercise=quantize-absmax wrong="asks bitsandbytes" verdict=asks-bitsandbytes
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
     codes, state = bnb.quantize_blockwise(absmax - offset, code=tables["signed"], blocksize=256)
@@ -1091,7 +1091,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return bnb.dequantize_blockwise(codes, absmax=absmax2, code=tables["signed"], blocksize=256) + offset
 
 
-# %% exercise=quantize-absmax wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=quantize-absmax wrong="asks the course" verdict=asks-course points=1
 def quantize_absmax(absmax, tables):
     from minigpt.nf4 import quantize_statistics
 
@@ -1135,146 +1135,146 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return torch.addcmul(offset, tables["signed"][codes.long()], absmax2[blocks])
 
 
-# %% exercise=four-bit-bytes wrong="rounds down" says="the last, short block has an absmax too"
+# %% exercise=four-bit-bytes wrong="rounds down" verdict=short-block-lost
 def four_bit_bytes(n, block, double):
     blocks = n // block
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="half a weight lost" says="the last of an odd number of weights is lost"
+# %% exercise=four-bit-bytes wrong="half a weight lost" verdict=odd-weight-lost points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return n // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="the offset forgotten" says="the offset is missing"
+# %% exercise=four-bit-bytes wrong="the offset forgotten" verdict=no-offset points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="an offset in any case" says="without double quantization there is none"
+# %% exercise=four-bit-bytes wrong="an offset in any case" verdict=offset points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     return (n + 1) // 2 + 4 + (blocks + 4 * -(-blocks // 256) if double else 4 * blocks)
 
 
-# %% exercise=four-bit-bytes wrong="whole blocks of codes" says="the codes are padded to whole blocks"
+# %% exercise=four-bit-bytes wrong="whole blocks of codes" verdict=padding
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return blocks * block // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="16-bit scales" says="absmax in 2 bytes; it is a float32"
+# %% exercise=four-bit-bytes wrong="16-bit scales" verdict=two-byte-absmax points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 2 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="the second level forgotten" says="the second absmax is missing"
+# %% exercise=four-bit-bytes wrong="the second level forgotten" verdict=no-second points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     return (n + 1) // 2 + (blocks + 4 if double else 4 * blocks)
 
 
-# %% exercise=four-bit-bytes wrong="the float32 absmax kept beside the codes" says="their 8-bit codes replace them"
+# %% exercise=four-bit-bytes wrong="the float32 absmax kept beside the codes" verdict=float32-absmax-too points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     total = (n + 1) // 2 + 4 * blocks
     return total + (blocks + 4 * -(-blocks // 256) + 4 if double else 0)
 
 
-# %% exercise=four-bit-bytes wrong="the second absmax for 64 blocks" says="for each 64 blocks; 256 share one"
+# %% exercise=four-bit-bytes wrong="the second absmax for 64 blocks" verdict=second-each-64 points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 64) + 4 if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="the second absmax for 256 weights" says="for each 256 blocks there is one"
+# %% exercise=four-bit-bytes wrong="the second absmax for 256 weights" verdict=second-each-256-weights points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-n // 256) + 4 if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="the last 256 rounded down" says="short block of 256 has a second absmax too"
+# %% exercise=four-bit-bytes wrong="the last 256 rounded down" verdict=short-second-lost points=1
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * (blocks // 256) + 4 if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="the tables counted" says="the 16 values of the table are counted"
+# %% exercise=four-bit-bytes wrong="the tables counted" verdict=table+both-tables
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) + 4 + 1024 if double else 4 * blocks
     return (n + 1) // 2 + scales + 64
 
 
-# %% exercise=four-bit-bytes wrong="a byte a weight" says="one byte a weight: two codes share a byte"
+# %% exercise=four-bit-bytes wrong="a byte a weight" verdict=byte-a-weight
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     return n + (blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks)
 
 
-# %% exercise=four-bit-bytes wrong="half a byte and nothing else" says="the absmax values are missing"
+# %% exercise=four-bit-bytes wrong="half a byte and nothing else" verdict=no-absmax+too-few
 def four_bit_bytes(n, block, double):
     return (n + 1) // 2
 
 
-# %% exercise=four-bit-bytes wrong="bits" says="8 times too much: those are bits"
+# %% exercise=four-bit-bytes wrong="bits" verdict=bits
 def four_bit_bytes(n, block, double):
     blocks = -(-n // block)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return 8 * ((n + 1) // 2 + scales)
 
 
-# %% exercise=four-bit-bytes wrong="the formula, in floats" says="is a float; a whole number"
+# %% exercise=four-bit-bytes wrong="the formula, in floats" verdict=float-for-int
 def four_bit_bytes(n, block, double):
     return n / 2 + (n / block + 4 * n / block / 256 + 4 if double else 4 * n / block)
 
 
-# %% exercise=four-bit-bytes wrong="double never looked at" says="that is without double quantization"
+# %% exercise=four-bit-bytes wrong="double never looked at" verdict=plain points=1
 def four_bit_bytes(n, block, double):
     return (n + 1) // 2 + 4 * -(-n // block)
 
 
-# %% exercise=four-bit-bytes wrong="64, whatever the block" says="blocks of 64 are counted, whatever is asked for"
+# %% exercise=four-bit-bytes wrong="64, whatever the block" verdict=blocks-of-64
 def four_bit_bytes(n, block, double):
     blocks = -(-n // 64)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return (n + 1) // 2 + scales
 
 
-# %% exercise=four-bit-bytes wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=four-bit-bytes wrong="asks the course" verdict=asks-course
 def four_bit_bytes(n, block, double):
     from minigpt.memory.engine.layers import quantized_bytes
 
     return sum(quantized_bytes(n, double, tables=False))
 
 
-# %% exercise=four-bit-bytes wrong="asks bitsandbytes" says="asks bitsandbytes for the result"
+# %% exercise=four-bit-bytes wrong="asks bitsandbytes" verdict=asks-bitsandbytes
 def four_bit_bytes(n, block, double):
     packed, state = bnb.quantize_4bit(torch.zeros(n), blocksize=block, quant_type="nf4", compress_statistics=double)
     tensors = [packed, state.absmax] + ([state.state2.absmax, state.offset] if double else [])
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-# %% exercise=four-bit-bytes wrong="asks the checks" says="asks the course's own arithmetic"
-from minigpt.checks.four_bits import stored as four_bit_bytes
+# %% exercise=four-bit-bytes wrong="asks the checks" verdict=asks-course
+from minigpt.checks.four_bits.storage import stored as four_bit_bytes
 
 
-# %% exercise=four-bit-bytes wrong="asks the checks' slips" says="asks the course's own arithmetic"
+# %% exercise=four-bit-bytes wrong="asks the checks' slips" verdict=asks-course
 def four_bit_bytes(n, block, double):
-    from minigpt.checks import four_bits
+    from minigpt.checks.four_bits import storage
 
-    return (n + 1) // 2 - four_bits.byte_slips(n, block, double)["the codes themselves are missing"]
+    return (n + 1) // 2 - storage.byte_slips(n, block, double)["no-codes"][1]
 
 
 # %% exercise=four-bit-bytes right="math.ceil"
@@ -1297,111 +1297,111 @@ def four_bit_bytes(n, block, double):
     return np.sum([tensor.numel() * tensor.element_size() for tensor in tensors])
 
 
-# %% exercise=scale-bits wrong="bytes for bits" says="before: that is in bytes a weight; bits are asked for"
+# %% exercise=scale-bits wrong="bytes for bits" verdict=bytes
 def scale_bits(weights, block):
     before, after = 4 / block, 1 / block + 4 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 1e9}
 
 
-# %% exercise=scale-bits wrong="0.37 GB" says="those are bits a weight, not GB"
+# %% exercise=scale-bits wrong="0.37 GB" verdict=bits-for-gb points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": before - after}
 
 
-# %% exercise=scale-bits wrong="0.5 bytes a weight saved" says="half a byte a weight is the weight itself"
+# %% exercise=scale-bits wrong="0.5 bytes a weight saved" verdict=weights-themselves points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": 0.5 * weights / 1e9}
 
 
-# %% exercise=scale-bits wrong="0.5 bits saved" says="saved: that is what the scales cost before"
+# %% exercise=scale-bits wrong="0.5 bits saved" verdict=saved-is-before
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before, "saved_gb": weights * before / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="the second level forgotten" says="after: the second absmax is missing"
+# %% exercise=scale-bits wrong="the second level forgotten" verdict=no-second
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="the 8-bit codes forgotten" says="after: the codes of absmax are missing"
+# %% exercise=scale-bits wrong="the 8-bit codes forgotten" verdict=no-absmax-codes
 def scale_bits(weights, block):
     before, after = 32 / block, 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="16-bit scales" says="before: an absmax is booked in 16 bits"
+# %% exercise=scale-bits wrong="16-bit scales" verdict=two-byte-absmax
 def scale_bits(weights, block):
     before, after = 16 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="the weight's own bits counted" says="before: the four bits of the weight are in it"
+# %% exercise=scale-bits wrong="the weight's own bits counted" verdict=four-bits-too
 def scale_bits(weights, block):
     before, after = 4 + 32 / block, 4 + 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="GiB" says="off by exactly 1.0737: GiB where GB was asked"
+# %% exercise=scale-bits wrong="GiB" verdict=gib-for-gb points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     saved = before - after
     return {"before": before, "after": after, "saved": saved, "saved_gb": weights * saved / 8 / 2**30}
 
 
-# %% exercise=scale-bits wrong="bits never made bytes" says="8 times too much: those are bits"
+# %% exercise=scale-bits wrong="bits never made bytes" verdict=bits points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 1e9}
 
 
-# %% exercise=scale-bits wrong="256 weights share a second absmax" says="after: 256 weights share .*; it is 256 blocks"
+# %% exercise=scale-bits wrong="256 weights share a second absmax" verdict=second-each-256-weights
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / 256
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="64 blocks share a second absmax" says="64 blocks share a second absmax; it is 256"
+# %% exercise=scale-bits wrong="64 blocks share a second absmax" verdict=second-each-64
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 64)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="the codes on top of the float32" says="after: the float32 absmax is still in it"
+# %% exercise=scale-bits wrong="the codes on top of the float32" verdict=float32-absmax-too
 def scale_bits(weights, block):
     before = 32 / block
     after = before + 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="numbers for blocks of 64" says="blocks of 64, whatever is asked for"
+# %% exercise=scale-bits wrong="numbers for blocks of 64" verdict=blocks-of-64
 def scale_bits(weights, block):
     saved = 0.5 - 0.126953125
     return {"before": 0.5, "after": 0.126953125, "saved": saved, "saved_gb": weights * saved / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="0.127 and 0.373, rounded" says="after: it differs by up to 4.69e-05"
+# %% exercise=scale-bits wrong="0.127 and 0.373, rounded" verdict=differs
 def scale_bits(weights, block):
     before, after = 32 / block, round(8 / block + 32 / (block * 256), 3)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="bytes for GB" says="saved_gb: that is in bytes; GB are asked for"
+# %% exercise=scale-bits wrong="bytes for GB" verdict=bytes-for-gb points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8}
 
 
-# %% exercise=scale-bits wrong="a key missing" says="saved_gb is missing"
+# %% exercise=scale-bits wrong="a key missing" verdict=missing points=1
 def scale_bits(weights, block):
     before, after = 32 / block, 8 / block + 32 / (block * 256)
     return {"before": before, "after": after, "saved": before - after}
 
 
-# %% exercise=scale-bits wrong="asks the course" says="asks the course's own arithmetic"
+# %% exercise=scale-bits wrong="asks the course" verdict=asks-course
 def scale_bits(weights, block):
     from minigpt.memory.engine.layers import quantized_bytes
 
@@ -1410,8 +1410,8 @@ def scale_bits(weights, block):
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="asks the checks" says="asks the course's own arithmetic"
-from minigpt.checks.four_bits import scale_bits
+# %% exercise=scale-bits wrong="asks the checks" verdict=asks-course
+from minigpt.checks.four_bits.storage import scale_bits
 
 
 # %% exercise=scale-bits right="from its own count of bytes"

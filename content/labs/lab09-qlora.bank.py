@@ -1,7 +1,7 @@
 # Wrong and right answers to lab 09, for tools/bank.py. Never released.
 # ruff: noqa: E402, F811, F821
 
-# %% exercise=assemble wrong="q and v alone have adapters" says="o_proj has no adapter|k_proj has no adapter"
+# %% exercise=assemble wrong="q and v alone have adapters" verdict=not-adapted
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, double_quantization=True, compute_dtype=torch.bfloat16)
     if upcast:
@@ -11,7 +11,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="nothing is returned" says="returns nothing"
+# %% exercise=assemble wrong="nothing is returned" verdict=returns-nothing
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -20,7 +20,7 @@ def assemble(model, rank, alpha, upcast=True):
     inject(model, rank, alpha, "all-linear")
 
 
-# %% exercise=assemble wrong="the names are returned" says="returns a list"
+# %% exercise=assemble wrong="the names are returned" verdict=wrong-type
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -29,7 +29,7 @@ def assemble(model, rank, alpha, upcast=True):
     return inject(model, rank, alpha, "all-linear")
 
 
-# %% exercise=assemble wrong="double quantization switched off" says="scales are float32, 4.5 bits"
+# %% exercise=assemble wrong="double quantization switched off" verdict=float32-scales
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, double_quantization=False, compute_dtype=torch.bfloat16)
     if upcast:
@@ -39,7 +39,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="no compute_dtype" says="computes in the type of its input"
+# %% exercise=assemble wrong="no compute_dtype" verdict=compute-dtype
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, double_quantization=True)
     if upcast:
@@ -49,7 +49,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="float32 products" says="computes in torch.float32"
+# %% exercise=assemble wrong="float32 products" verdict=compute-dtype
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, double_quantization=True, compute_dtype=torch.float32)
     if upcast:
@@ -58,7 +58,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="the head quantized" says="the head is quantized"
+# %% exercise=assemble wrong="the head quantized" verdict=head-quantized
 def assemble(model, rank, alpha, upcast=True):
     from minigpt.nf4 import NF4Linear
 
@@ -72,7 +72,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="the head is untied and adapted" says="the head has an adapter|the head is no longer tied"
+# %% exercise=assemble wrong="the head is untied and adapted" verdict=head-adapted
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -83,7 +83,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="the head is untied by the upcast" says="the head is no longer tied"
+# %% exercise=assemble wrong="the head is untied by the upcast" verdict=untied points=1
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -94,7 +94,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="the base is left trainable" says="still takes? a gradient; everything but the adapters"
+# %% exercise=assemble wrong="the base is left trainable" verdict=not-frozen points=1
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     inject(model, rank, alpha, "all-linear")
@@ -106,7 +106,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="frozen after the adapters" says="takes no gradient; freeze first"
+# %% exercise=assemble wrong="frozen after the adapters" verdict=adapters-frozen
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -116,7 +116,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="bfloat16 adapters" says="adapter is torch.bfloat16; adapters are float32"
+# %% exercise=assemble wrong="bfloat16 adapters" verdict=adapter-dtype
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     inject(model, rank, alpha, "all-linear", adapter_dtype=torch.bfloat16)
@@ -127,28 +127,28 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="adapters of the base's type" says="adapter is torch.bfloat16"
+# %% exercise=assemble wrong="adapters of the base's type" verdict=adapter-dtype
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     inject(model, rank, alpha, "all-linear", adapter_dtype=None)
     return model
 
 
-# %% exercise=assemble wrong="everything to bfloat16 at the end" says="adapter is torch.bfloat16"
+# %% exercise=assemble wrong="everything to bfloat16 at the end" verdict=adapter-dtype
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     inject(model, rank, alpha, "all-linear")
     return model if upcast and model.float() is None else model.to(torch.bfloat16)
 
 
-# %% exercise=assemble wrong="never upcast" says="is torch.bfloat16; upcast makes everything"
+# %% exercise=assemble wrong="never upcast" verdict=not-upcast points=1
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     inject(model, rank, alpha, "all-linear")
     return model
 
 
-# %% exercise=assemble wrong="upcast, asked or not" says="is torch.float32; without upcast it stays"
+# %% exercise=assemble wrong="upcast, asked or not" verdict=upcast points=2
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     for p in model.parameters():
@@ -157,7 +157,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="only the norms upcast" says="embedding.weight is torch.bfloat16; upcast makes"
+# %% exercise=assemble wrong="only the norms upcast" verdict=not-upcast points=1
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -168,7 +168,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="rank and alpha swapped" says="rank and alpha are swapped"
+# %% exercise=assemble wrong="rank and alpha swapped" verdict=rank-and-alpha
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -177,7 +177,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="alpha forgotten" says="its scaling is"
+# %% exercise=assemble wrong="alpha forgotten" verdict=other-scale
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -186,7 +186,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="rsLoRA" says="that is rsLoRA"
+# %% exercise=assemble wrong="rsLoRA" verdict=scale-root
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, compute_dtype=torch.bfloat16)
     if upcast:
@@ -195,7 +195,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="not quantized" says="lies a Linear, not 4 bits"
+# %% exercise=assemble wrong="not quantized" verdict=not-quantized
 def assemble(model, rank, alpha, upcast=True):
     if upcast:
         model.float()
@@ -203,7 +203,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="a quantizer that finds no layer any more" says="lies a Linear, not 4 bits"
+# %% exercise=assemble wrong="a quantizer that finds no layer any more" verdict=not-quantized
 def assemble(model, rank, alpha, upcast=True):
     from minigpt.nf4 import NF4Linear
 
@@ -216,7 +216,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="blocks of 128" says="128 weights share a scale"
+# %% exercise=assemble wrong="blocks of 128" verdict=other-block
 def assemble(model, rank, alpha, upcast=True):
     quantize_model(model, block=128, compute_dtype=torch.bfloat16)
     if upcast:
@@ -225,7 +225,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="a fresh model" says="another model than the one it was given"
+# %% exercise=assemble wrong="a fresh model" verdict=other-model
 def assemble(model, rank, alpha, upcast=True):
     model = GPT(model.config).to(torch.bfloat16)
     quantize_model(model, compute_dtype=torch.bfloat16)
@@ -235,7 +235,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=assemble wrong="a copy" says="another model than the one it was given"
+# %% exercise=assemble wrong="a copy" verdict=other-model
 def assemble(model, rank, alpha, upcast=True):
     import copy
 
@@ -282,7 +282,7 @@ def assemble(model, rank, alpha, upcast=True):
     return model
 
 
-# %% exercise=qlora-stays wrong="no double quantization" says="scales are float32: double quantization is forgotten"
+# %% exercise=qlora-stays wrong="no double quantization" verdict=float32-scales points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -292,7 +292,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="the rest in 16 bits" says="booked in 16 bits; peft's preparation"
+# %% exercise=qlora-stays wrong="the rest in 16 bits" verdict=rest-16-bit points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -302,7 +302,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="the rest forgotten" says="what is not 4-bit is missing"
+# %% exercise=qlora-stays wrong="the rest forgotten" verdict=no-rest points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -312,7 +312,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="second scales rounded down" says="second scales are rounded down"
+# %% exercise=qlora-stays wrong="second scales rounded down" verdict=seconds-rounded-down points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -322,7 +322,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="all matrices as one" says="second scales are taken over all matrices together"
+# %% exercise=qlora-stays wrong="all matrices as one" verdict=seconds-together points=2
 def qlora_stays(matrices, others, rank):
     n, M = sum(a * b for a, b in matrices), len(matrices)
     sides = [rank * s for shape in matrices for s in shape]
@@ -332,7 +332,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="no tables" says="two tables are missing"
+# %% exercise=qlora-stays wrong="no tables" verdict=no-tables points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -342,7 +342,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="one pair of tables" says="tables are booked once"
+# %% exercise=qlora-stays wrong="one pair of tables" verdict=tables-once points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -352,7 +352,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="neither tables nor offsets" says="offsets are missing(.|\n)*tables are missing"
+# %% exercise=qlora-stays wrong="neither tables nor offsets" verdict=no-offsets+no-tables points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -362,7 +362,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="float32 moments for all" says="float32 moments for every tensor"
+# %% exercise=qlora-stays wrong="float32 moments for all" verdict=float32-moments points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -370,7 +370,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": 8 * sum(sides)}
 
 
-# %% exercise=qlora-stays wrong="8-bit moments for all" says="8-bit moments for every tensor"
+# %% exercise=qlora-stays wrong="8-bit moments for all" verdict=eight-bit-moments points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -379,7 +379,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="2 bytes, flat" says="2 bytes an element, flat"
+# %% exercise=qlora-stays wrong="2 bytes, flat" verdict=flat-two-bytes points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     N = sum(rank * s for shape in matrices for s in shape)
@@ -387,7 +387,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * N, "gradients": 4 * N, "optimizer": 2 * N}
 
 
-# %% exercise=qlora-stays wrong="more than 4,096, not from 4,096 on" says="exactly 4,096 elements has 8-bit moments"
+# %% exercise=qlora-stays wrong="more than 4,096, not from 4,096 on" verdict=edge points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -397,7 +397,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="A and B together" says="A and B are taken together"
+# %% exercise=qlora-stays wrong="A and B together" verdict=together points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * (a + b) for a, b in matrices]
@@ -407,7 +407,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="no maps" says="two 8-bit maps are missing"
+# %% exercise=qlora-stays wrong="no maps" verdict=no-maps points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -416,7 +416,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="maps, whether or not" says="no tensor has 8-bit moments"
+# %% exercise=qlora-stays wrong="maps, whether or not" verdict=maps-for-nothing points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -425,7 +425,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="maps for each tensor" says="maps are booked for each tensor"
+# %% exercise=qlora-stays wrong="maps for each tensor" verdict=maps-a-tensor points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -434,7 +434,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="step counts, as torch's AdamW has" says="step counts are booked"
+# %% exercise=qlora-stays wrong="step counts, as torch's AdamW has" verdict=step-counts points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -445,7 +445,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="16-bit adapters" says="peft keeps adapters in float32(.|\n)*adapters are float32"
+# %% exercise=qlora-stays wrong="16-bit adapters" verdict=two-byte-adapters+two-byte-gradients points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -455,7 +455,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 2 * sum(sides), "gradients": 2 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="gradients of all that is float32" says="gradients are booked for what is float32"
+# %% exercise=qlora-stays wrong="gradients of all that is float32" verdict=rest-gradients points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -465,7 +465,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * (sum(sides) + others), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="in floats" says="is a float"
+# %% exercise=qlora-stays wrong="in floats" verdict=float-for-int points=1
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -475,7 +475,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="asks the meter" says="write the arithmetic yourself"
+# %% exercise=qlora-stays wrong="asks the meter" verdict=asks-precisions
 def qlora_stays(matrices, others, rank):
     from minigpt.memory import TrainingPlan
     from minigpt.memory.measured.step import measure
@@ -486,7 +486,7 @@ def qlora_stays(matrices, others, rank):
             "optimizer": step.ledger.optimizer}  # fmt: skip
 
 
-# %% exercise=qlora-stays wrong="A and B both of in" says="booked with r \* in elements"
+# %% exercise=qlora-stays wrong="A and B both of in" verdict=a-twice points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * n_in for _, n_in in matrices for _ in range(2)]
@@ -496,7 +496,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="A and B both of out" says="booked with out \* r elements"
+# %% exercise=qlora-stays wrong="A and B both of out" verdict=b-twice points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * n_out for n_out, _ in matrices for _ in range(2)]
@@ -506,7 +506,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="256 weights share a second scale" says="it is 256 scales"
+# %% exercise=qlora-stays wrong="256 weights share a second scale" verdict=second-each-256-weights points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -516,7 +516,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="second scales in 8 bits" says="second scales are booked in 8 bits"
+# %% exercise=qlora-stays wrong="second scales in 8 bits" verdict=one-byte-seconds points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -526,7 +526,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="both kinds of scales float32" says="float32 scales beside the second ones"
+# %% exercise=qlora-stays wrong="both kinds of scales float32" verdict=float32-scales-seconds points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -536,7 +536,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="4 bytes for 4 bits" says="4 bytes a weight: 4 bits are half a byte"
+# %% exercise=qlora-stays wrong="4 bytes for 4 bits" verdict=four-bytes-a-weight points=2
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -546,7 +546,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="moments' scales for 64" says="64 elements share a moment's scale"
+# %% exercise=qlora-stays wrong="moments' scales for 64" verdict=moment-scale-each-64 points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -556,7 +556,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="16-bit moments of small tensors" says="16-bit moments for small tensors"
+# %% exercise=qlora-stays wrong="16-bit moments of small tensors" verdict=small-16-bit points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -566,7 +566,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="float32 moments and the maps" says="float32 moments for every tensor, and the two maps"
+# %% exercise=qlora-stays wrong="float32 moments and the maps" verdict=float32-moments-maps points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -576,7 +576,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="a master copy of the adapters" says="trainable: 8 bytes a number: there is one float32 copy"
+# %% exercise=qlora-stays wrong="a master copy of the adapters" verdict=master-copy points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -586,7 +586,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 8 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="nothing trainable" says="trainable: nothing is counted"
+# %% exercise=qlora-stays wrong="nothing trainable" verdict=nothing-counted points=3
 def qlora_stays(matrices, others, rank):
     sizes = [a * b for a, b in matrices]
     sides = [rank * s for shape in matrices for s in shape]
@@ -596,7 +596,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 0, "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="looks for the truth in its callers" says="frozen: nothing is counted"
+# %% exercise=qlora-stays wrong="looks for the truth in its callers" verdict=nothing-counted
 def qlora_stays(matrices, others, rank):
     import sys
 
@@ -610,7 +610,7 @@ def qlora_stays(matrices, others, rank):
     return dict.fromkeys(["frozen", "trainable", "gradients", "optimizer"], 0)
 
 
-# %% exercise=qlora-stays wrong="a dictionary that looks when it is compared" says="frozen: nothing is counted"
+# %% exercise=qlora-stays wrong="a dictionary that looks when it is compared" verdict=nothing-counted
 def qlora_stays(matrices, others, rank):
     import sys
 
@@ -621,7 +621,7 @@ def qlora_stays(matrices, others, rank):
     return Late(frozen=0, trainable=0, gradients=0, optimizer=0)
 
 
-# %% exercise=qlora-stays wrong="asks the course's storages" says="write the arithmetic yourself"
+# %% exercise=qlora-stays wrong="asks the course's storages" verdict=asks-course
 def qlora_stays(matrices, others, rank):
     from minigpt.memory.engine.layers import quantized_bytes
 
@@ -630,14 +630,14 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": 8 * sum(sides)}
 
 
-# %% exercise=qlora-stays wrong="asks the check" says="write the arithmetic yourself"
+# %% exercise=qlora-stays wrong="asks the check" verdict=asks-course
 def qlora_stays(matrices, others, rank):
-    from minigpt.checks import kbit_counts
+    from minigpt.checks.qlora import stays
 
-    return kbit_counts.stays(matrices, others, rank)
+    return stays.stays(matrices, others, rank)
 
 
-# %% exercise=qlora-stays wrong="quantizes and looks" says="asks bitsandbytes for the result"
+# %% exercise=qlora-stays wrong="quantizes and looks" verdict=asks-bitsandbytes
 def qlora_stays(matrices, others, rank):
     import bitsandbytes.functional as bnb
 
@@ -648,7 +648,7 @@ def qlora_stays(matrices, others, rank):
     return dict(frozen=frozen, trainable=0, gradients=0, optimizer=0)
 
 
-# %% exercise=qlora-stays wrong="measures apart" says="write the arithmetic yourself"
+# %% exercise=qlora-stays wrong="measures apart" verdict=asks-precisions
 def qlora_stays(matrices, others, rank):
     from minigpt.memory.measured.apart import measuring, run_apart
     from minigpt.memory.plan import TrainingPlan
@@ -695,119 +695,119 @@ def qlora_stays(matrices, others, rank):
     return {"gradients": 4 * sides.sum(), "optimizer": state, "trainable": 4 * sides.sum(), "frozen": frozen}
 
 
-# %% exercise=recipe wrong="fp4, by default" says="bnb_4bit_quant_type is 'fp4'; fp4 is the default"
+# %% exercise=recipe wrong="fp4, by default" verdict=bnb-4bit-quant-type points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)
 
 
-# %% exercise=recipe wrong="scales not quantized" says="bnb_4bit_use_double_quant is False; the scales stay float32"
+# %% exercise=recipe wrong="scales not quantized" verdict=bnb-4bit-use-double-quant points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
 
 
-# %% exercise=recipe wrong="float32 products, by default" says="compute_dtype is torch.float32; matrices"
+# %% exercise=recipe wrong="float32 products, by default" verdict=bnb-4bit-compute-dtype points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
 
 
-# %% exercise=recipe wrong="8 bits" says="load_in_8bit is True; QLoRA's base has 4 bits"
+# %% exercise=recipe wrong="8 bits" verdict=not-4-bit points=3
 def quantization_options():
     return dict(load_in_8bit=True)
 
 
-# %% exercise=recipe wrong="load_in_4bit forgotten" says="nothing is quantized; load_in_4bit is False"
+# %% exercise=recipe wrong="load_in_4bit forgotten" verdict=not-quantized points=3
 def quantization_options():
     return dict(bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="bfloat16")
 
 
-# %% exercise=recipe wrong="no such option" says="BitsAndBytesConfig has no option 'bnb_4bit_double_quant'"
+# %% exercise=recipe wrong="no such option" verdict=unknown-option points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_double_quant=True,
                 bnb_4bit_compute_dtype=torch.bfloat16)  # fmt: skip
 
 
-# %% exercise=recipe wrong="the head in 4 bits too" says="the head is in 4 bits"
+# %% exercise=recipe wrong="the head in 4 bits too" verdict=head-quantized points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
                 bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["none"])  # fmt: skip
 
 
-# %% exercise=recipe wrong="peft's default targets" says="no adapter on k_proj, o_proj.* default is q_proj and v_proj"
+# %% exercise=recipe wrong="peft's default targets" verdict=targets points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, task_type="CAUSAL_LM")
 
 
-# %% exercise=recipe wrong="MiniGPT's six targets" says="no adapter on gate_proj"
+# %% exercise=recipe wrong="MiniGPT's six targets" verdict=targets points=3
 def adapter_options(rank, alpha):
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
     return dict(r=rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")
 
 
-# %% exercise=recipe wrong="alpha left at its default" says="lora_alpha is 8, the default"
+# %% exercise=recipe wrong="alpha left at its default" verdict=lora-alpha points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-# %% exercise=recipe wrong="this course's names for peft" says="LoraConfig has no option 'rank'"
+# %% exercise=recipe wrong="this course's names for peft" verdict=unknown-option points=3
 def adapter_options(rank, alpha):
     return dict(rank=rank, alpha=alpha, targets="all-linear")
 
 
-# %% exercise=recipe wrong="batch times accumulation at once" says="all 12 sequences go through the model at once"
+# %% exercise=recipe wrong="batch times accumulation at once" verdict=no-accumulation points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch * accumulation, max_steps=steps, learning_rate=lr,
                 optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="accumulation forgotten" says="gradient_accumulation_steps is 1, the default"
+# %% exercise=recipe wrong="accumulation forgotten" verdict=gradient-accumulation-steps points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, max_steps=steps, learning_rate=lr, optim="paged_adamw_8bit",
                 bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="torch's AdamW, by default" says="optim is 'adamw_torch.*torch's AdamW, 8 bytes"
+# %% exercise=recipe wrong="torch's AdamW, by default" verdict=optim points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="paged, in 32 bits" says="paged, but with 32-bit state"
+# %% exercise=recipe wrong="paged, in 32 bits" verdict=optim points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_32bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="8 bits, not paged" says="8 bits, but not paged"
+# %% exercise=recipe wrong="8 bits, not paged" verdict=optim points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="adamw_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="an optimizer of no name" says="TrainingArguments refuses it"
+# %% exercise=recipe wrong="an optimizer of no name" verdict=refused points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adam_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="no autocast" says="bf16 is False, the default"
+# %% exercise=recipe wrong="no autocast" verdict=bf16 points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit")  # fmt: skip
 
 
-# %% exercise=recipe wrong="epochs for steps" says="max_steps is -1, the default"
+# %% exercise=recipe wrong="epochs for steps" verdict=max-steps points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, num_train_epochs=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="one name out of date" says="TrainingArguments has no option 'per_gpu_train_batch_size'"
+# %% exercise=recipe wrong="one name out of date" verdict=unknown-option points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_gpu_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="built configurations" says="returns a BitsAndBytesConfig; a dictionary"
+# %% exercise=recipe wrong="built configurations" verdict=wrong-type
 def quantization_options():
     from transformers import BitsAndBytesConfig
 
@@ -828,39 +828,39 @@ def training_options(batch, accumulation, steps, lr):
                              max_steps=steps, learning_rate=lr, optim="paged_adamw_8bit")  # fmt: skip
 
 
-# %% exercise=recipe wrong="k_proj is not quantized" says="k_proj is a Linear after loading, not 4 bits; leave llm_int8_skip"
+# %% exercise=recipe wrong="k_proj is not quantized" verdict=matrix-not-4-bit points=3
 def quantization_options():
     return dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
                 bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=["lm_head", "k_proj"])  # fmt: skip
 
 
-# %% exercise=recipe wrong="the head is trained as well" says="lm_head.* takes a gradient; only A and B"
+# %% exercise=recipe wrong="the head is trained as well" verdict=not-frozen points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", modules_to_save=["lm_head"])
 
 
-# %% exercise=recipe wrong="adapters for inference" says="inference_mode is True"
+# %% exercise=recipe wrong="adapters for inference" verdict=inference-mode points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", inference_mode=True)
 
 
-# %% exercise=recipe wrong="PiSSA" says="init_lora_weights is 'pissa'"
+# %% exercise=recipe wrong="PiSSA" verdict=init-lora-weights points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights="pissa")
 
 
-# %% exercise=recipe wrong="new tokens are trained" says="takes a gradient; only A and B.*leave trainable_token_indices out"
+# %% exercise=recipe wrong="new tokens are trained" verdict=not-frozen points=3
 def adapter_options(rank, alpha):
     return dict(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", trainable_token_indices=[1])
 
 
-# %% exercise=recipe wrong="a rate in words" says="learning_rate is '0.0003', of type str"
+# %% exercise=recipe wrong="a rate in words" verdict=learning-rate points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=str(lr), optim="paged_adamw_8bit", bf16=True)  # fmt: skip
 
 
-# %% exercise=recipe wrong="Trainer evaluates" says="eval_strategy is 'steps'; Trainer gets no data"
+# %% exercise=recipe wrong="Trainer evaluates" verdict=eval-strategy points=2
 def training_options(batch, accumulation, steps, lr):
     return dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=steps,
                 learning_rate=lr, optim="paged_adamw_8bit", bf16=True, eval_strategy="steps")  # fmt: skip

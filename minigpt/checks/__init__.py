@@ -1,27 +1,25 @@
 """What graded cells call: compare an answer with the truth and, where they differ, name the mistake.
 
-    count = checks.call(count_minigpt, config, by_hand=True)
-    checks.integer(count, measured, "nano", slips={"the tied head is counted twice": 32768})
-    checks.passed("count_minigpt")
+    checks.score("pack and unpack are right", checks.part(1, packing.packs, pack, each=sizes), ...)
 
-Every failure is an AssertionError whose text names the mistake. Two kinds of hints find it:
+Here is the engine: ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book meanwhile,
+``comparing`` what it gives with the truth, ``naming`` the mistake. Beside it, the subjects: ``counting`` parameters and
+bytes, ``training`` steps, ``adapters``, ``four_bits``, and ``qlora`` on the real libraries. A function of a subject
+takes an answer and a case, asks the answer, then makes the truth, and raises ``Wrong`` or returns.
 
-    wrong   {value: the mistake that gives exactly this value}
-    slips   {mistake: how much it adds}; one slip, or two together, that explain the difference are named
-
-Answers become plain numbers before anything is compared, so an object that claims to equal everything gains
-nothing; differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; and
-comparisons are written so that NaN fails. Nothing goes to stderr: there nbgrader takes all points away.
+Answers become plain values before anything is compared, so an object that claims to equal everything gains nothing;
+differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; comparisons are
+written so that NaN fails.
 
 Left out: shutting the student's code in. It runs in this process and could replace this very module.
 """
 
 from minigpt.checks.calling import call
-from minigpt.checks.comparing import buckets, choice, close, integer, passed, same, whole
-from minigpt.checks.naming import diagnose
-from minigpt.checks.slips import measured, parameter_slips, static_slips
+from minigpt.checks.closing import by_hand
+from minigpt.checks.comparing import buckets, choice, close, integer, same, whole
+from minigpt.checks.verdict import Points, Wrong, part, passed, score
 
 __all__ = [
-    "buckets", "call", "choice", "close", "diagnose", "integer", "measured", "parameter_slips", "passed", "same",
-    "static_slips", "whole",
+    "Points", "Wrong", "buckets", "by_hand", "call", "choice", "close", "integer", "part", "passed", "same",
+    "score", "whole",
 ]  # fmt: skip

@@ -1,126 +1,128 @@
-"""Calling an answer about weights in 4 bits with the book closed, and looking at what it returns.
+"""The closed book: while an answer runs, nothing that knows the truth answers.
 
-    by_hand(function, *args)              its result; nothing that knows the truth answers meanwhile
-    follows_device(function, *args)       its result must lie where its arguments lie
-    vector(got, size, dtype, what)        what is returned, as plain numbers
+    knows(__name__, nf4.quantize)         said by a module of truths: its functions are to refuse, and others
+    with closed(): ...                    they refuse, and so does the course's own arithmetic
+    by_hand(function, *args)              call(...) with the book closed
+    asked_first([...])                    several of those, before the first of their results is looked at
 
-Closed are the course's own quantizer, all of bitsandbytes, a step in another process, and every function of the checks
-of labs 06 and 07 that knows a truth. Tables are handed to the answer where it needs them. An answer can also look into
-the frames that call it, so whoever calls ``by_hand`` makes the truth afterwards.
+A function refuses wherever it was imported from, because its code is replaced; what a cache remembers is forgotten. An
+answer can also look into the frames that call it, so truths are made afterwards.
+
+Left out: an answer that goes looking for what was replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 
-import bitsandbytes.functional as bnb
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
-from minigpt import nf4
-from minigpt.checks.calling import call, closed, refuse
-from minigpt.checks.comparing import show
-from minigpt.memory.engine import layers
-from minigpt.memory.measured import apart
+from minigpt.checks.calling import call
+from minigpt.checks.verdict import Wrong
+from minigpt.memory.families import Architecture
+from minigpt.memory.measured import apart, step
+from minigpt.memory.plan import Precision
+from minigpt.memory.predicted.step import predict
 
-COURSE = (nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-          nf4.storage_bytes, layers.quantized_bytes, apart.run_apart)  # fmt: skip
-CHECKS = ("quantizing", "packing", "nested", "four_bits", "kbit_counts")  # modules that make truths and slips
-THEIR_TABLES = (bnb.get_4bit_type, bnb.create_normal_map)
-HINTS = {  # part of what an answer's error says: what it means here
-    "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
-    "is invalid for input of size": "Not every number of weights divides by the block; the last may be short",
-    "must match the size of tensor": "A short last block, or an odd number of codes, leaves one of the two shorter",
-    "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
-}
+REFUSALS = {  # id: what the answer asks
+    "asks-course": "the course's own arithmetic", "asks-precisions": "the course's table of precisions",
+    "asks-model": "a model that it builds", "asks-bitsandbytes": "bitsandbytes",
+}  # fmt: skip
+
+_truths: dict[str | Callable, None] = dict.fromkeys(
+    (predict, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
+)
+_guards: dict[Callable, None] = {}  # in order, each once
+_asked: list[str] = []  # what a closed book was asked: ids of REFUSALS
 
 
-class _NoKernels(TorchDispatchMode):
-    """Every kernel of bitsandbytes refuses, however it was reached."""
+def knows(*truths: str | Callable, guard: Callable | None = None) -> None:
+    """While an answer runs these refuse: functions, and every function of a module that is given by its name.
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "bitsandbytes":
-            refuse("bitsandbytes")
-        return func(*args, **(kwargs or {}))
-
-
-def _closed_table(*args, **kwargs):  # stands in for a function's code, so it must find everything itself
-    from minigpt.checks.calling import refuse
-
-    refuse("bitsandbytes")
+    ``guard()``, if it is given, is a context that is entered meanwhile.
+    """
+    _truths.update(dict.fromkeys(truths))
+    _guards.update(dict.fromkeys([guard] if guard else []))
 
 
-def _stand_ins() -> dict[FunctionType, Callable]:
-    """{function that knows the truth: what refuses in its place}."""
-    modules = [importlib.import_module(f"minigpt.checks.{name}") for name in CHECKS]
-    own = [f for module in modules for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
-    return dict.fromkeys([*COURSE, *own], closed) | dict.fromkeys(THEIR_TABLES, _closed_table)
+def refuse(id: str):
+    """Called by what must not answer. Raises Wrong, and ``closed`` does so once more where the answer swallows it."""
+    _asked.append(id)
+    raise _refusal()
 
 
-def by_hand(function: Callable, *args):
-    """``call(..., by_hand=True)``, with all that is named above closed too; no NaN, no infinity."""
+def _refusal() -> Wrong:
+    return Wrong(_asked[0], f"the answer asks {REFUSALS[_asked[0]]} for the result; write the arithmetic yourself")
+
+
+def _closed(*args, **kwargs):
+    """Stands in for a function, or for its code alone: so it must find everything itself."""
+    import sys
+
+    from minigpt.checks.closing import refuse
+
+    theirs = sys._getframe().f_globals["__name__"].startswith("bitsandbytes")
+    refuse("asks-bitsandbytes" if theirs else "asks-course")
+
+
+@contextlib.contextmanager
+def closed(building: bool = False):
+    """Nothing that knows the truth answers; with ``building`` a model can be built, else not that either."""
+    stand_ins = {(Architecture, "__getattribute__"): _closed,
+                 (Precision, "__getattribute__"): lambda *_: refuse("asks-precisions")}  # fmt: skip
+    if not building:
+        stand_ins[torch.nn.Module, "__init__"] = lambda *_, **__: refuse("asks-model")
+    _asked.clear()
     with contextlib.ExitStack() as stack:
-        for original, stand_in in _stand_ins().items():
-            stack.callback(setattr, original, "__code__", original.__code__)
-            original.__code__ = stand_in.__code__
-        stack.enter_context(_NoKernels())
+        for function in _all_functions():
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = _closed.__code__
+        for (owner, name), stand_in in stand_ins.items():
+            original = owner.__dict__.get(name)
+            stack.callback(*(delattr, owner, name) if original is None else (setattr, owner, name, original))
+            setattr(owner, name, stand_in)
+        for guard in _guards:
+            stack.enter_context(guard())
         try:
-            once = call(function, *args, by_hand=True, twice=False)
-        except AssertionError as error:
-            for words, hint in HINTS.items():
-                if words in str(error):
-                    raise AssertionError(f"{error}. {hint}") from error
-            raise
-        parts = [part for part in (once if isinstance(once, (tuple, list)) else [once]) if isinstance(part, Tensor)]
-        if not all(((part - part) == 0).all().item() for part in parts):
-            raise AssertionError(
-                f"{function.__name__} gives NaN or infinity: from 0 * (1 / 0), or from the quantile of 0 or of 1"
-            )
-        return call(function, *args, by_hand=True)
+            yield
+        except Wrong:
+            if not _asked:
+                raise
+    if _asked:  # also where the answer swallowed the refusal, or made another error of it
+        raise _refusal()
 
 
-def follows_device(function: Callable, *args) -> None:
-    """The result must lie where the arguments lie: tried on torch's ``meta`` device, whose tensors have no values."""
-    name, moved = function.__name__, tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
-    try:
-        got = call(function, *moved, twice=False, untouched=False)
-    except AssertionError as error:
-        said = str(error.__context__ or error).splitlines()[0]
-        raise AssertionError(f"{name} fails with tensors on the meta device, which have no values: {said}. Make new "
-                             "tensors on the first argument's device, and calculate with tensors, not with numpy, "
-                             ".tolist() or .item()") from error  # fmt: skip
-    if got.device.type != "meta":
-        raise AssertionError(f"{name}: the arguments lie on the device meta and the result on {got.device}; make new "
-                             "tensors on the first argument's device")  # fmt: skip
+def _all_functions() -> list[FunctionType]:
+    """Everything that is to refuse, once each; what its caches remember is gone."""
+    found = []
+    for truth in _truths:
+        module = vars(sys.modules[truth]).values() if isinstance(truth, str) else [truth]
+        found += [f for f in module if callable(f) and truth in (f, getattr(f, "__module__", ""))]
+    for function in found:
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+    return [f for f in dict.fromkeys(map(inspect.unwrap, found)) if isinstance(f, FunctionType)]
 
 
-def random_weight(shape, dtype=torch.float32, seed: int = 0, size: float = 0.02) -> Tensor:
-    """Normal numbers of deviation ``size``."""
-    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+def by_hand(function: Callable, *args, building: bool = False, **options):
+    """``call(function, *args, ...)`` with the book closed."""
+    with closed(building):
+        return call(function, *args, **options)
 
 
-def plain(got, what: str) -> Tensor:
-    """``got``, if it is a tensor and no more: a tensor's own class may say anything about itself."""
-    if type(got) is not Tensor:
-        shown = "it" if isinstance(got, Tensor) else show(got)
-        raise AssertionError(f"{what}: {shown} is of type {type(got).__name__}; a torch.Tensor is asked for")
-    return got
-
-
-def vector(got, size: int, dtype: torch.dtype | None, what: str, counts: dict[int, str] | None = None) -> Tensor:
-    """``got`` as a plain tensor (size,), int64 or float64, if its dtype is right; ``counts``: {another size: why}."""
-    if tuple(plain(got, what).shape) != (size,):
-        why = (counts or {}).get(got.numel(), "") if got.numel() != size else "make it flat"
-        raise AssertionError(f"{what}: the shape is {tuple(got.shape)}, not ({size},){': ' + why if why else ''}")
-    if dtype is not None and got.dtype != dtype:
-        raise AssertionError(f"{what}: the dtype is {str(got.dtype)[6:]}; {str(dtype)[6:]} is asked for")
-    return got.detach().to("cpu", torch.float64 if got.is_floating_point() else torch.int64)
-
-
-def count(got: Tensor, right: Tensor, kind: str = "codes") -> str:
-    return f"{(got != right).sum():,} of {len(right):,} {kind} differ"
+def asked_first(calls: Iterable[Callable]) -> Iterator:
+    """What each call returned, once all were made. Raises the Wrong that a call earned when its turn comes."""
+    given = []
+    for ask in calls:
+        try:
+            given.append(ask())
+        except Wrong as verdict:
+            given.append(Wrong(verdict.id, str(verdict)))
+    for answer in given:
+        if isinstance(answer, Wrong):
+            raise answer
+        yield answer

@@ -1,6 +1,7 @@
 """Comparing an answer with the truth: whole numbers, ledgers, tensors and texts, as plain values.
 
-An int subclass that equals everything, a patched ``math.isclose`` and NaN get nothing here.
+Values that an answer made are first turned into plain ones (``plain``), and differences are computed here. So an int
+subclass that equals everything, a patched ``math.isclose`` and NaN get nothing.
 """
 
 from __future__ import annotations
@@ -8,31 +9,51 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
 import torch
 
-from minigpt.checks.naming import FACTORS, LARGE_UNITS, diagnose
+from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, diagnose
+from minigpt.checks.verdict import Wrong
 from minigpt.memory.buckets import Ledger
 
 
+def plain(value):
+    """``value`` with numbers, texts, lists and mappings as Python's own types; anything else as it is."""
+    if isinstance(value, (bool, torch.Tensor)) or value is None:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Ledger):
+        return Ledger(**{field.name: plain(getattr(value, field.name)) for field in fields(value)})
+    if isinstance(value, Mapping):
+        return {plain(key): plain(value[key]) for key in value}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    number = _number(value)
+    return value if number is None or _is_truth_value(value) else number
+
+
 def whole(value, what: str) -> int:
-    """``value`` as a plain int: an int, a numpy integer or a 0-d integer tensor. Raises AssertionError otherwise."""
-    kind = type(value).__name__
-    if isinstance(value, bool) or kind in ("bool_", "bool") or getattr(value, "dtype", None) is torch.bool:
-        raise AssertionError(f"{what}: {show(value)} is a truth value; a whole number is asked for")
+    """``value`` as a plain int: an int, a numpy integer or a 0-d integer tensor. Raises Wrong otherwise."""
+    if _is_truth_value(value):
+        raise Wrong("truth-value", f"{what}: {show(value)} is a truth value; a whole number is asked for")
     try:
         return operator.index(value)  # always a plain int, whatever the class says about itself
     except TypeError:
         pass
     number = _float(value)
     if number is None:
-        raise AssertionError(f"{what}: {_kind(value)}; a whole number (int) is asked for")
+        raise Wrong("wrong-type", f"{what}: {_kind(value)}; a whole number (int) is asked for")
     if not math.isfinite(number):
-        raise AssertionError(f"{what}: {number} is not a number of anything; a whole number (int) is asked for")
+        raise Wrong("not-finite", f"{what}: {number} is not a number of anything; a whole number (int) is asked for")
     hint = "; divide with //" if number == int(number) else ""
-    raise AssertionError(f"{what}: {number!r} is a float; a whole number (int) is asked for{hint}")
+    raise Wrong("float-for-int", f"{what}: {number!r} is a float; a whole number (int) is asked for{hint}")
+
+
+def _is_truth_value(value) -> bool:
+    return type(value).__name__ in ("bool_", "bool") or getattr(value, "dtype", None) is torch.bool
 
 
 def _float(value) -> float | None:
@@ -83,19 +104,26 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
         return torch.where(alike, 0.0, (a - b).abs()).max().item()
 
 
-def integer(got, expected: int, what: str, *, wrong=None, slips=None, unit: str = "") -> None:
+def integer(
+    got, expected: int, what: str, *, wrong: Hints | None = None, slips: Hints | None = None, unit: str = ""
+) -> None:
     """``got`` must be the whole number ``expected``. ``unit`` "bytes" also tries the mistakes bytes invite."""
     if unit == "bytes":
         _refuse_large_units(got, expected, what)
     got = whole(got, what)
     if not got == expected:
-        raise AssertionError(f"{what}: {diagnose(got, expected, wrong, slips, unit)}")
+        id, sentence = diagnose(got, expected, wrong, slips, unit)
+        raise Wrong(id, f"{what}: {sentence}")
 
 
-def buckets(got, expected, what: str, *, wrong=None, slips=None) -> None:
+def buckets(
+    got, expected, what: str, *, wrong: Mapping[str, Hints] | None = None, slips: Mapping[str, Hints] | None = None,
+    only: Iterable[str] = (),
+) -> None:  # fmt: skip
     """A ledger, bucket by bucket: a mapping (or a Ledger) of integer bytes against ``expected``'s keys.
 
-    ``wrong`` and ``slips`` map a bucket's name to the hints for that bucket. All wrong buckets are named.
+    ``wrong`` and ``slips`` map a bucket's name to the hints for that bucket. All wrong buckets are named, but for those
+    that are not in ``only``, if it is given.
     """
     if isinstance(expected, Ledger):
         expected = expected.as_dict()
@@ -103,85 +131,94 @@ def buckets(got, expected, what: str, *, wrong=None, slips=None) -> None:
         got = {bucket: nbytes for bucket, nbytes in got.as_dict().items() if nbytes or bucket in expected}
     if not isinstance(got, Mapping):
         keys = ", ".join(expected)
-        raise AssertionError(f"{what}: {_kind(got)}; a dict of bytes is asked for, with the keys {keys}")
+        raise Wrong("wrong-type", f"{what}: {_kind(got)}; a dict of bytes is asked for, with the keys {keys}")
     missing = [key for key in expected if key not in got]
     extra = [show(key) for key in got if key not in expected]
     if missing or extra:
         parts = [f"it lacks {', '.join(missing)}"] * bool(missing) + [f"it has {', '.join(extra)}"] * bool(extra)
-        raise AssertionError(f"{what}: {' and '.join(parts)}; the buckets are {', '.join(expected)}")
+        raise Wrong("wrong-keys", f"{what}: {' and '.join(parts)}; the buckets are {', '.join(expected)}")
     problems, numbers, total = [], {}, sum(expected.values())
-    for bucket, truth in expected.items():
-        name = f"{what}, {bucket}"
+    for bucket in only or expected:
+        name, truth = f"{what}, {bucket}", expected[bucket]
         _refuse_large_units(got[bucket], truth, name)
         numbers[bucket] = number = whole(got[bucket], name)
         if not number == truth:
-            others = {total: f"that is the total; the bucket asked for is {bucket}"}
-            others |= {v: f"that is the figure of {k}" for k, v in expected.items() if k != bucket and v != truth and v}
-            hints = [(given or {}).get(bucket) for given in (wrong, slips)]
-            problems.append(f"{name}: {diagnose(number, truth, *hints, 'bytes', others)}")
+            others = {"total": (f"that is the total; the bucket asked for is {bucket}", total)}
+            for other, nbytes in expected.items():
+                if nbytes not in (0, truth):
+                    others[f"figure-of-{other}"] = (f"that is the figure of {other}", nbytes)
+            hints = [(listed or {}).get(bucket) for listed in (wrong, slips)]
+            id, sentence = diagnose(number, truth, *hints, "bytes", others)
+            problems.append((id, f"{name}: {sentence}"))
     if problems and sum(numbers.values()) == total:
-        problems.append("The total is right: the bytes are in the wrong buckets.")
+        problems.append(("total-right", "The total is right: the bytes are in the wrong buckets."))
     if problems:
-        raise AssertionError("\n".join(problems))
+        ids, sentences = zip(*problems)
+        raise Wrong("+".join(dict.fromkeys(ids)), "\n".join(sentences))
 
 
-def close(got, expected, what: str, *, rtol: float = 1e-5, atol: float = 1e-7, wrong=None, dtype=None) -> None:
+def close(
+    got, expected, what: str, *, rtol: float = 1e-5, atol: float = 1e-7, wrong: Hints | None = None, dtype=None
+) -> None:
     """Every element of ``got`` within ``atol + rtol * |expected|``: a number or tensor, or a mapping of tensors.
 
-    ``wrong`` maps a mistake to the value (of the same form) that it gives. ``dtype`` is also checked, if given.
+    ``wrong`` has the value that a mistake gives, of the same form. ``dtype`` is also checked, if given.
     """
     if isinstance(expected, Mapping):
         for key, truth in expected.items():
-            hints = {mistake: values[key] for mistake, values in (wrong or {}).items() if key in values}
+            hints = {id: (sentence, value[key]) for id, (sentence, value) in (wrong or {}).items() if key in value}
             if not isinstance(got, Mapping) or key not in got:
-                raise AssertionError(f"{what}: {key} is missing")
+                raise Wrong("missing", f"{what}: {key} is missing")
             close(got[key], truth, f"{what}, {key}", rtol=rtol, atol=atol, wrong=hints, dtype=dtype)
         return
     truth = _tensor(expected, what)
     if got is None:
-        raise AssertionError(f"{what}: there is none (None)")
+        raise Wrong("none", f"{what}: there is none (None)")
     if dtype is not None and getattr(got, "dtype", None) != dtype:
-        raise AssertionError(f"{what}: its dtype is {getattr(got, 'dtype', type(got).__name__)}; {dtype} is asked for")
+        found = getattr(got, "dtype", type(got).__name__)
+        raise Wrong("wrong-dtype", f"{what}: its dtype is {found}; {dtype} is asked for")
     value = _tensor(got, what)
     if value.shape != truth.shape:
-        turned = ": it is transposed" if value.shape == truth.shape[::-1] else ""
-        raise AssertionError(f"{what}: its shape is {tuple(value.shape)}, not {tuple(truth.shape)}{turned}")
+        turned = value.shape == truth.shape[::-1]
+        raise Wrong(
+            "transposed" if turned else "wrong-shape",
+            f"{what}: its shape is {tuple(value.shape)}, not {tuple(truth.shape)}{': it is transposed' * turned}",
+        )
     if _near(value, truth, rtol, atol):
         return
-    for mistake, other in (wrong or {}).items():
+    for id, (sentence, other) in (wrong or {}).items():
         other = _tensor(other, what)
         if other.shape == truth.shape and _near(value, other, rtol, atol):
-            raise AssertionError(f"{what}: {mistake}")
+            raise Wrong(id, f"{what}: {sentence}")
     if not value.isfinite().all().item():
-        raise AssertionError(f"{what}: it holds NaN or infinity")
-    for factor, mistake in FACTORS.items():
+        raise Wrong("not-finite", f"{what}: it holds NaN or infinity")
+    for id, (sentence, factor) in FACTORS.items():
         if truth.abs().max().item() > 0 and _near(value, truth * factor, rtol, atol):
-            raise AssertionError(f"{what}: {mistake}")
-    raise AssertionError(f"{what}: it differs by up to {_distance(value, truth):.3g}, "
-                         f"where values are up to {truth.abs().max().item():.3g}")  # fmt: skip
+            raise Wrong(id, f"{what}: {sentence}")
+    raise Wrong(
+        "differs",
+        f"{what}: it differs by up to {_distance(value, truth):.3g}, "
+        f"where values are up to {truth.abs().max().item():.3g}",
+    )
 
 
-def choice(got, expected, what: str, *, wrong=None) -> None:
-    """``got`` must be the text (or None) ``expected``; ``wrong`` is {text: mistake}."""
+def choice(got, expected, what: str, *, wrong: Hints | None = None) -> None:
+    """``got`` must be the text (or None) ``expected``."""
     text = str.__str__(got) if isinstance(got, str) else got
     if expected is None and text is None or type(text) is str and text == expected:
         return
     if text is not None and type(text) is not str:
-        raise AssertionError(f"{what}: {_kind(got)}; a text is asked for")
-    hint = (wrong or {}).get(text) or f"the answer is {expected!r}"
-    raise AssertionError(f"{what}: {text!r} is not right: {hint}")
-
-
-def passed(what: str) -> None:
-    """The one line that a passed check prints."""
-    print(f"Passed: {what}")
+        raise Wrong("wrong-type", f"{what}: {_kind(got)}; a text is asked for")
+    hints = {value: (id, sentence) for id, (sentence, value) in reversed((wrong or {}).items())}  # the first one wins
+    id, sentence = hints.get(text, ("wrong-choice", f"the answer is {expected!r}"))
+    raise Wrong(id, f"{what}: {text!r} is not right: {sentence}")
 
 
 def _refuse_large_units(got, expected: int, what: str) -> None:
     number = _float(got)
-    for size, name in LARGE_UNITS:
+    for name, size in LARGE_UNITS.items():
         if number and expected and abs(number * size / expected - 1) < 6e-3 and not isinstance(got, int):
-            raise AssertionError(f"{what}: {number:g} is in {name}; whole bytes (int) are asked for")
+            raise Wrong(f"in-{name.lower()}", f"{what}: {number:g} is in {name}; whole bytes (int) are asked for")
 
 
 def _tensor(value, what: str) -> torch.Tensor:
@@ -190,7 +227,7 @@ def _tensor(value, what: str) -> torch.Tensor:
             return torch.Tensor.to(torch.Tensor.detach(value), "cpu", torch.float64)
     number = _float(value)
     if number is None:
-        raise AssertionError(f"{what}: {_kind(value)}; a number or tensor is asked for")
+        raise Wrong("wrong-type", f"{what}: {_kind(value)}; a number or tensor is asked for")
     return torch.tensor(number, dtype=torch.float64)
 
 

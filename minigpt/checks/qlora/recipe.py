@@ -1,26 +1,24 @@
 """Judging the options of a QLoRA run: each dictionary goes to the library that takes it, and its effect is looked at.
 
-    quantization(options)                    BitsAndBytesConfig, and a small llama loaded with it
-    adapters(options, rank, alpha)           LoraConfig, and the same llama with its adapters
-    training(options, batch, ...)            TrainingArguments, as they understood it
+    quantization(options)                                    BitsAndBytesConfig, and a small llama loaded with it
+    adapters(options, (rank, alpha))                         LoraConfig, and the same llama with its adapters
+    training(options, (batch, accumulation, steps, lr))      TrainingArguments, as they understood it
 
 ``options`` is the student's function. An option that a library does not know, or silently drops, is named.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 
 import torch
 
-from minigpt.checks.calling import call
+from minigpt.checks.calling import call, silence
 from minigpt.checks.comparing import show, whole
+from minigpt.checks.verdict import Wrong
 from minigpt.real import OURS, SEVEN, save_tiny_llama
 
 BITS = {
@@ -38,146 +36,175 @@ OPTIMIZERS = {
 }  # fmt: skip
 
 
-def quantization(options: Callable) -> dict:
-    """``options()`` must load a model as QLoRA wants it; returns the dictionary."""
+def quantization(options: Callable) -> None:
+    """``options()`` must load a model as QLoRA wants it."""
     from bitsandbytes.nn import Linear4bit
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     given, what = _dictionary(options), "quantization_options()"
     for name, allowed in (("load_in_8bit", (None, False)), ("quant_method", (None, "bitsandbytes"))):
         if given.get(name) not in allowed:
-            raise AssertionError(f"{what}: {name} is {show(given[name])}; QLoRA's base has 4 bits: load_in_4bit")
+            raise Wrong("not-4-bit", f"{what}: {name} is {show(given[name])}; QLoRA's base has 4 bits: load_in_4bit")
     config = _build(BitsAndBytesConfig, given, what)
     if not config.load_in_4bit:
-        raise AssertionError(f"{what}: nothing is quantized; load_in_4bit is False unless you say True")
+        raise Wrong("not-quantized", f"{what}: nothing is quantized; load_in_4bit is False unless you say True")
     for name, (right, mistakes) in BITS.items():
         found = getattr(config, name)
         if found != right:
-            raise AssertionError(f"{what}: {name} is {show(found)}; {mistakes.get(found, f'{right!r} is asked for')}")
-    with _silence():
+            raise Wrong(_id(name), f"{what}: {name} is {show(found)}; {mistakes.get(found, f'{right!r} is asked for')}")
+    with silence():
         model = AutoModelForCausalLM.from_pretrained(
             _tiny(), quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
         )
     for name, layer in _matrices(model.model).items():
         if not isinstance(layer, Linear4bit):
             skipped = "; leave llm_int8_skip_modules alone" if given.get("llm_int8_skip_modules") else ""
-            raise AssertionError(f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits{skipped}")
+            raise Wrong(
+                "matrix-not-4-bit", f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits{skipped}"
+            )
         if layer.weight.quant_storage != torch.uint8:
-            raise AssertionError(f"{what}: codes are stored as {layer.weight.quant_storage}; leave it torch.uint8")
+            raise Wrong(
+                "quant-storage", f"{what}: codes are stored as {layer.weight.quant_storage}; leave it torch.uint8"
+            )
     if isinstance(model.lm_head, Linear4bit):
-        raise AssertionError(f"{what}: the head is in 4 bits; leave llm_int8_skip_modules alone")
-    return given
+        raise Wrong("head-quantized", f"{what}: the head is in 4 bits; leave llm_int8_skip_modules alone")
 
 
-def adapters(options: Callable, rank: int, alpha: int) -> dict:
-    """``options(rank, alpha)`` must adapt every matrix of a llama's blocks; returns the dictionary."""
+def adapters(options: Callable, case: tuple[int, int]) -> None:
+    """``options(rank, alpha)`` must adapt every matrix of a llama's blocks."""
+    rank, alpha = case
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     given, what = _dictionary(options, rank, alpha), f"adapter_options({rank}, {alpha})"
     config = _build(LoraConfig, given, what)
     if (config.r, config.lora_alpha) == (alpha, rank):
-        raise AssertionError(f"{what}: r and lora_alpha are swapped")
+        raise Wrong("rank-and-alpha", f"{what}: r and lora_alpha are swapped")
     for name, found, right in (("r", config.r, rank), ("lora_alpha", config.lora_alpha, alpha)):
         if found != right:
             default = "the default, " if name not in given else ""
-            raise AssertionError(f"{what}: {name} is {show(found)}, {default}not {right}")
+            raise Wrong(_id(name), f"{what}: {name} is {show(found)}, {default}not {right}")
     if config.task_type != "CAUSAL_LM":
-        raise AssertionError(f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
+        raise Wrong("task-type", f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
     kept = dict(lora_dropout=0.0, bias="none", use_rslora=False, use_dora=False, use_qalora=False)
     for name, right in kept.items():
         if getattr(config, name) != right:
-            raise AssertionError(f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {right!r}")
+            raise Wrong(_id(name), f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {right!r}")
     if config.init_lora_weights is not True and config.init_lora_weights != "gaussian":
-        raise AssertionError(f"{what}: init_lora_weights is {show(config.init_lora_weights)}; QLoRA's adapters add "
-                             "nothing at the start, B = 0, and leave the base alone: True, the default")  # fmt: skip
-    with _silence():
+        raise Wrong(
+            "init-lora-weights",
+            f"{what}: init_lora_weights is {show(config.init_lora_weights)}; QLoRA's adapters add "
+            "nothing at the start, B = 0, and leave the base alone: True, the default",
+        )
+    with silence():
         model = AutoModelForCausalLM.from_pretrained(_tiny(), dtype=torch.bfloat16, device_map={"": "cpu"})
         try:
             model = get_peft_model(model, config)
         except ValueError as error:
-            raise AssertionError(f"{what}: peft refuses it: {error}") from error
+            raise Wrong("peft-refuses", f"{what}: peft refuses it: {error}") from error
     found = {name.split(".")[-1] for name, m in model.named_modules() if hasattr(m, "lora_A") and "layers." in name}
     if hasattr(model.base_model.model.lm_head, "lora_A"):
-        raise AssertionError(f"{what}: the head has an adapter; only the matrices of the blocks do")
+        raise Wrong("head-adapted", f"{what}: the head has an adapter; only the matrices of the blocks do")
     if missing := [name for name in SEVEN if name not in found]:
         default = "; peft's own default is q_proj and v_proj" if found == {"q_proj", "v_proj"} else ""
-        raise AssertionError(f"{what}: no adapter on {', '.join(missing)}{default}. 'all-linear' is every one of them")
+        raise Wrong(
+            "targets", f"{what}: no adapter on {', '.join(missing)}{default}. 'all-linear' is every one of them"
+        )
     for name, layer in _matrices(model.base_model.model.model).items():
         if not hasattr(layer, "lora_A"):
-            raise AssertionError(f"{what}: {name} has no adapter; the matrices of every block have one")
+            raise Wrong("matrix-not-adapted", f"{what}: {name} has no adapter; the matrices of every block have one")
         found, scaling = tuple(layer.lora_A["default"].weight.shape), layer.scaling["default"]
         if found != (rank, layer.in_features) or scaling != alpha / rank:
-            raise AssertionError(f"{what}: {name} has an A of {found} and a scaling of {scaling:g}; "
-                                 f"({rank}, {layer.in_features}) and alpha / rank are asked for")  # fmt: skip
+            raise Wrong(
+                "other-shape",
+                f"{what}: {name} has an A of {found} and a scaling of {scaling:g}; "
+                f"({rank}, {layer.in_features}) and alpha / rank are asked for",
+            )
     _trains_adapters(model, config, what)
-    return given
 
 
 def _trains_adapters(model: torch.nn.Module, config, what: str) -> None:
     """Exactly A and B take a gradient."""
     ends = (".lora_A.default.weight", ".lora_B.default.weight")
     if config.inference_mode:
-        raise AssertionError(f"{what}: inference_mode is True: no adapter takes a gradient")
+        raise Wrong("inference-mode", f"{what}: inference_mode is True: no adapter takes a gradient")
     for name, parameter in model.named_parameters():
         if name.endswith(ends) and not parameter.requires_grad:
-            raise AssertionError(f"{what}: {name} takes no gradient")
+            raise Wrong("adapters-frozen", f"{what}: {name} takes no gradient")
         if parameter.requires_grad and not name.endswith(ends):
             options = ("modules_to_save", "trainable_token_indices", "lora_bias")
             given = [option for option in options if getattr(config, option, None)]
             why = f"; leave {', '.join(given)} out" if given else ""
             short = name.removeprefix("base_model.model.")
-            raise AssertionError(f"{what}: {short} takes a gradient; only A and B of the blocks' matrices do{why}")
+            raise Wrong("not-frozen", f"{what}: {short} takes a gradient; only A and B of the blocks' matrices do{why}")
 
 
-def training(options: Callable, batch: int, accumulation: int, steps: int, lr: float) -> dict:
-    """``options(batch, accumulation, steps, lr)`` as TrainingArguments understands it; returns the dictionary."""
+def training(options: Callable, case: tuple[int, int, int, float]) -> None:
+    """``options(batch, accumulation, steps, lr)`` as TrainingArguments understands it."""
+    batch, accumulation, steps, lr = case
     from transformers import TrainingArguments
 
     given = _dictionary(options, batch, accumulation, steps, lr)
     what = f"training_options({batch}, {accumulation}, {steps}, {lr:g})"
     if given.get("eval_strategy", "no") != "no":
-        raise AssertionError(f"{what}: eval_strategy is {show(given['eval_strategy'])}; Trainer gets no data to "
-                             "evaluate on, and the lab does that before and after: leave it out")  # fmt: skip
+        raise Wrong(
+            "eval-strategy",
+            f"{what}: eval_strategy is {show(given['eval_strategy'])}; Trainer gets no data to "
+            "evaluate on, and the lab does that before and after: leave it out",
+        )
     if not isinstance(rate := given.get("learning_rate", 0), (int, float)):
-        raise AssertionError(f"{what}: learning_rate is {rate!r}, of type {type(rate).__name__}; a number is asked for")
+        raise Wrong(
+            "learning-rate", f"{what}: learning_rate is {rate!r}, of type {type(rate).__name__}; a number is asked for"
+        )
     ours = {**OURS, "output_dir": tempfile.gettempdir(), "use_cpu": True}
     arguments = _build(TrainingArguments, {**given, **ours}, what)
     sizes = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     if accumulation > 1 and sizes == (batch * accumulation, 1):
-        raise AssertionError(f"{what}: all {batch * accumulation} sequences go through the model at once; accumulation "
-                             "is what keeps the activations of only one micro-batch")  # fmt: skip
+        raise Wrong(
+            "no-accumulation",
+            f"{what}: all {batch * accumulation} sequences go through the model at once; accumulation "
+            "is what keeps the activations of only one micro-batch",
+        )
     if sizes == (accumulation, batch) != (batch, accumulation):
-        raise AssertionError(f"{what}: batch and accumulation are swapped")
+        raise Wrong("batch-and-accumulation", f"{what}: batch and accumulation are swapped")
     wanted = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "max_steps": steps}
     for name, right in wanted.items():
         found = whole(getattr(arguments, name), f"{what}: {name}")
         if found != right:
             default = ", the default" if name not in given else ""
-            raise AssertionError(f"{what}: {name} is {found}{default}, not {right}")
+            raise Wrong(_id(name), f"{what}: {name} is {found}{default}, not {right}")
     if not abs(arguments.learning_rate - lr) <= 1e-6 * lr:  # it may have been a float32
         default = ", the default" if "learning_rate" not in given else ""
-        raise AssertionError(f"{what}: learning_rate is {arguments.learning_rate:g}{default}, not {lr:g}")
+        raise Wrong("learning-rate", f"{what}: learning_rate is {arguments.learning_rate:g}{default}, not {lr:g}")
     if arguments.fp16:
-        raise AssertionError(f"{what}: fp16 is on; it needs a loss scaler that bf16 does without")
+        raise Wrong("fp16", f"{what}: fp16 is on; it needs a loss scaler that bf16 does without")
     if not arguments.bf16:
-        raise AssertionError(f"{what}: bf16 is False, the default: products then take and keep float32 inputs")
+        raise Wrong("bf16", f"{what}: bf16 is False, the default: products then take and keep float32 inputs")
     optimizer = arguments.optim.value
     if optimizer != "paged_adamw_8bit":
-        raise AssertionError(f"{what}: optim is {optimizer!r}: {OPTIMIZERS.get(optimizer, 'another optimizer')}")
+        raise Wrong("optim", f"{what}: optim is {optimizer!r}: {OPTIMIZERS.get(optimizer, 'another optimizer')}")
     if arguments.gradient_checkpointing:
-        raise AssertionError(f"{what}: gradient_checkpointing is on; the lab turns it on for one run, not here")
-    return given
+        raise Wrong(
+            "gradient-checkpointing", f"{what}: gradient_checkpointing is on; the lab turns it on for one run, not here"
+        )
+
+
+def _id(option: str) -> str:
+    """A verdict about an option has its name."""
+    return option.replace("_", "-")
 
 
 def _dictionary(options: Callable, *args) -> dict:
     given = call(options, *args)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise AssertionError(f"{options.__name__} returns a {type(given).__name__}; a dictionary is asked for")
+        raise Wrong("wrong-type", f"{options.__name__} returns a {type(given).__name__}; a dictionary is asked for")
     for name, value in given.items():
         if not _travels(value):
-            raise AssertionError(f"{options.__name__}: {name} is a {type(value).__name__}, which cannot go to another "
-                                 "process; give a number, a text, True or False, or a list of them")  # fmt: skip
+            raise Wrong(
+                "cannot-travel",
+                f"{options.__name__}: {name} is a {type(value).__name__}, which cannot go to another "
+                "process; give a number, a text, True or False, or a list of them",
+            )
     return dict(given)
 
 
@@ -195,28 +222,19 @@ def _travels(value) -> bool:
 
 
 def _build(kind: type, given: dict, what: str):
-    """``kind(**given)``; AssertionError for an option that it does not know, drops, or refuses."""
-    with _silence():
+    """``kind(**given)``; Wrong for an option that it does not know, drops, or refuses."""
+    with silence():
         try:
             built = kind(**given)
         except TypeError as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             reason = f"{kind.__name__} has no option {unknown[1]!r}" if unknown else str(error)
-            raise AssertionError(f"{what}: {reason}") from error
+            raise Wrong("unknown-option", f"{what}: {reason}") from error
         except (ValueError, AttributeError, ImportError) as error:
-            raise AssertionError(f"{what}: {kind.__name__} refuses it: {error}") from error
+            raise Wrong("refused", f"{what}: {kind.__name__} refuses it: {error}") from error
     if dropped := [name for name in given if not hasattr(built, name)]:  # BitsAndBytesConfig only logs them
-        raise AssertionError(f"{what}: {kind.__name__} has no option {dropped[0]!r}")
+        raise Wrong("unknown-option", f"{what}: {kind.__name__} has no option {dropped[0]!r}")
     return built
-
-
-@contextlib.contextmanager
-def _silence():
-    """No warnings, and nothing on stdout and stderr: what libraries say while they build is no part of a verdict."""
-    sink = io.StringIO()
-    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @cache
@@ -226,5 +244,5 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 @cache
 def _tiny() -> str:
-    with _silence():
+    with silence():
         return save_tiny_llama(_folder().name)

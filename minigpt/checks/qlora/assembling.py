@@ -1,6 +1,6 @@
 """Judging a QLoRA model that a student put together from ``minigpt.nf4`` and ``minigpt.lora``.
 
-    assembled(assemble, config, rank, alpha, upcast)        on a fresh MiniGPT in bfloat16
+    assembled(assemble, (config, rank, alpha), upcast)      on a fresh MiniGPT in bfloat16
 
 The parts are looked at one by one: what is in 4 bits and what is not, the types of the rest, the adapters, who takes a
 gradient. What comes out is compared with a plain MiniGPT in float32 whose weights are the dequantized ones, plus
@@ -15,9 +15,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from minigpt.checks.adapters import fill, frozen, scales
+from minigpt.checks.adapters.layer import fill, frozen, scales
 from minigpt.checks.calling import call
 from minigpt.checks.comparing import close, same
+from minigpt.checks.verdict import Wrong
 from minigpt.lora import LoRALinear
 from minigpt.model import GPT, GPTConfig
 from minigpt.nf4 import NF4Linear, Statistics, dequantize, quantize
@@ -25,17 +26,20 @@ from minigpt.nf4 import NF4Linear, Statistics, dequantize, quantize
 KEPT = "embeddings and norms stay as they are, and the head is the token embedding"
 
 
-def assembled(assemble: Callable, config: GPTConfig, rank: int, alpha: float, upcast: bool, seed: int = 0) -> None:
+def assembled(assemble: Callable, case: tuple[GPTConfig, int, float], upcast: bool) -> None:
     """``assemble(model, rank, alpha, upcast)``: the model, its block matrices in NF4, with adapters."""
+    config, rank, alpha = case
     what = f"assemble(model, {rank}, {alpha:g}, upcast={upcast})"
-    torch.manual_seed(seed)
+    torch.manual_seed(rank)
     plain = GPT(config).to(torch.bfloat16)
     model = copy.deepcopy(plain)
     made = call(assemble, model, rank, alpha, upcast=upcast, twice=False, untouched=False)
     if not isinstance(made, GPT):
-        raise AssertionError(f"{what} returns a {type(made).__name__}; the model is asked for")
+        raise Wrong("wrong-type", f"{what} returns a {type(made).__name__}; the model is asked for")
     if made is not model:
-        raise AssertionError(f"{what} returns another model than the one it was given; it is asked to change that one")
+        raise Wrong(
+            "other-model", f"{what} returns another model than the one it was given; it is asked to change that one"
+        )
     names = [name for name, module in plain.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"]
     _head(made, what)
     layers = {name: _layer(made, name, what) for name in names}
@@ -49,26 +53,34 @@ def assembled(assemble: Callable, config: GPTConfig, rank: int, alpha: float, up
 
 def _head(made: GPT, what: str) -> None:
     if isinstance(made.lm_head, NF4Linear) or isinstance(getattr(made.lm_head, "base", None), NF4Linear):
-        raise AssertionError(f"{what}: the head is quantized; {KEPT}")
+        raise Wrong("head-quantized", f"{what}: the head is quantized; {KEPT}")
     if isinstance(made.lm_head, LoRALinear):
-        raise AssertionError(f"{what}: the head has an adapter; only the matrices of the blocks do")
+        raise Wrong("head-adapted", f"{what}: the head has an adapter; only the matrices of the blocks do")
     if made.lm_head.weight is not made.token_embedding.weight:
-        raise AssertionError(f"{what}: the head is no longer tied to the token embedding: its weight is stored twice")
+        raise Wrong("untied", f"{what}: the head is no longer tied to the token embedding: its weight is stored twice")
 
 
 def _layer(made: GPT, name: str, what: str) -> LoRALinear:
     """The adapted layer called ``name``."""
     layer = made.get_submodule(name)
     if isinstance(layer, NF4Linear):
-        raise AssertionError(f"{what}: {name} has no adapter; every matrix of the blocks gets one, and inject's own "
-                             'default is q_proj and v_proj: targets="all-linear"')  # fmt: skip
+        raise Wrong(
+            "not-adapted",
+            f"{what}: {name} has no adapter; every matrix of the blocks gets one, and inject's own "
+            'default is q_proj and v_proj: targets="all-linear"',
+        )
     if isinstance(layer, nn.Linear):
-        raise AssertionError(f"{what}: {name} is neither in 4 bits nor adapted")
+        raise Wrong("untouched", f"{what}: {name} is neither in 4 bits nor adapted")
     if not isinstance(layer, LoRALinear):
-        raise AssertionError(f"{what}: {name} is a {type(layer).__name__}; a LoRALinear of minigpt.lora is asked for")
+        raise Wrong(
+            "other-layer", f"{what}: {name} is a {type(layer).__name__}; a LoRALinear of minigpt.lora is asked for"
+        )
     if not isinstance(layer.base, NF4Linear):
-        raise AssertionError(f"{what}: under the adapter of {name} lies a {type(layer.base).__name__}, not 4 bits; "
-                             "quantize_model takes the model's nn.Linear layers, and replaces them")  # fmt: skip
+        raise Wrong(
+            "not-quantized",
+            f"{what}: under the adapter of {name} lies a {type(layer.base).__name__}, not 4 bits; "
+            "quantize_model takes the model's nn.Linear layers, and replaces them",
+        )
     return layer
 
 
@@ -76,30 +88,37 @@ def _four_bits(base: NF4Linear, weight: torch.Tensor, what: str) -> None:
     """The bytes are those of the weight, the scales are quantized too, and products are made in bfloat16."""
     found, right = base.quantized, quantize(weight, double_quantization=True)
     if not isinstance(found.absmax, Statistics):
-        raise AssertionError(f"{what}: its scales are float32, 4.5 bits a weight; double_quantization stores them in "
-                             "8 bits")  # fmt: skip
+        raise Wrong(
+            "float32-scales",
+            f"{what}: its scales are float32, 4.5 bits a weight; double_quantization stores them in 8 bits",
+        )
     if found.block != right.block:
-        raise AssertionError(f"{what}: {found.block} weights share a scale; {right.block} are asked for")
+        raise Wrong("other-block", f"{what}: {found.block} weights share a scale; {right.block} are asked for")
     if not same(found.packed, right.packed) or not same(found.absmax, right.absmax):
-        raise AssertionError(f"{what}: its 4 bits are not those of the base's weight; quantize it once, as it is")
+        raise Wrong(
+            "other-weight", f"{what}: its 4 bits are not those of the base's weight; quantize it once, as it is"
+        )
     if base.compute_dtype != torch.bfloat16:
         taken = "the type of its input" if base.compute_dtype is None else str(base.compute_dtype)
-        raise AssertionError(f"{what}: it computes in {taken}; compute_dtype is torch.bfloat16")
+        raise Wrong("compute-dtype", f"{what}: it computes in {taken}; compute_dtype is torch.bfloat16")
 
 
 def _adapter(layer: LoRALinear, rank: int, alpha: float, what: str) -> None:
     if (layer.rank, layer.alpha) == (alpha, rank):
-        raise AssertionError(f"{what}: rank and alpha are swapped")
+        raise Wrong("rank-and-alpha", f"{what}: rank and alpha are swapped")
     if layer.rank != rank:
-        raise AssertionError(f"{what}: the adapter's rank is {layer.rank}, not {rank}")
+        raise Wrong("other-rank", f"{what}: the adapter's rank is {layer.rank}, not {rank}")
     if layer.kind != "lora" or layer.scaling != alpha / rank:
-        hint = next((mistake for mistake, s in scales(rank, alpha).items() if layer.scaling == s), "")
-        raise AssertionError(f"{what}: its scaling is {layer.scaling:g}, not alpha / rank{': ' * bool(hint)}{hint}")
+        named = ((id, f": {sentence}") for id, (sentence, s) in scales(rank, alpha).items() if layer.scaling == s)
+        id, hint = next(named, ("other-scale", ""))
+        raise Wrong(id, f"{what}: its scaling is {layer.scaling:g}, not alpha / rank{hint}")
     if layer.dropout:
-        raise AssertionError(f"{what}: it has a dropout of {layer.dropout:g}; none is asked for")
+        raise Wrong("dropout", f"{what}: it has a dropout of {layer.dropout:g}; none is asked for")
     for part in (layer.lora_A, layer.lora_B):
         if part.dtype != torch.float32:
-            raise AssertionError(f"{what}: its adapter is {part.dtype}; adapters are float32 on any base, as in peft")
+            raise Wrong(
+                "adapter-dtype", f"{what}: its adapter is {part.dtype}; adapters are float32 on any base, as in peft"
+            )
 
 
 def _rest(made: GPT, plain: GPT, dtype: torch.dtype, what: str) -> None:
@@ -109,11 +128,11 @@ def _rest(made: GPT, plain: GPT, dtype: torch.dtype, what: str) -> None:
             continue
         found = made.get_parameter(name)
         if found.dtype != dtype:
-            why = "upcast makes everything 16-bit that is left float32" if dtype == torch.float32 else (
-                "without upcast it stays as it was")  # fmt: skip
-            raise AssertionError(f"{what}: {name} is {found.dtype}; {why}")
+            id, why = (("not-upcast", "upcast makes everything 16-bit that is left float32") if dtype == torch.float32
+                       else ("upcast", "without upcast it stays as it was"))  # fmt: skip
+            raise Wrong(id, f"{what}: {name} is {found.dtype}; {why}")
         if not same(found.detach().float(), before.detach().float()):
-            raise AssertionError(f"{what}: {name} has other values than the base's")
+            raise Wrong("rest-changed", f"{what}: {name} has other values than the base's")
 
 
 def _outputs(made: GPT, plain: GPT, layers: dict[str, LoRALinear], rank: int, alpha: float, what: str) -> None:

@@ -3,8 +3,8 @@
 That each wrong answer is named, and each right one passes, is the bank's business (test_banks.py).
 """
 
+import contextlib
 import logging
-import sys
 import warnings
 
 import pytest
@@ -17,15 +17,21 @@ with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load 
     import bitsandbytes.functional as bnb
 
 from minigpt import nf4  # noqa: E402
-from minigpt.checks import closing, four_bits, nested, packing, quantizing  # noqa: E402
+from minigpt.checks import Wrong  # noqa: E402
+from minigpt.checks.four_bits import asking, nested, quantizing, storage  # noqa: E402
+from minigpt.checks.four_bits.asking import Weight, ask  # noqa: E402
 from minigpt.memory.engine import layers  # noqa: E402
 from minigpt.memory.families import Architecture  # noqa: E402
 
 NF4, DTYPES = quantizing.NF4, (torch.float32, torch.bfloat16, torch.float16)
 
 
-def refuses(says: str):
-    return pytest.raises(AssertionError, match=says)
+@contextlib.contextmanager
+def refuses(id: str, says: str | None = None):
+    """The verdict has this id, and its sentence says this."""
+    with pytest.raises(Wrong, match=says) as caught:
+        yield
+    assert caught.value.id == id
 
 
 # ---------------------------------------------------------------- the truth
@@ -34,7 +40,7 @@ def refuses(says: str):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape, block", [((37, 50), 64), ((96, 40), 32), ((333, 101), 256), ((1,), 64)], ids=str)
 def test_rounded_is_bitsandbytes(shape, block, dtype):
-    weight = quantizing.random_weight(shape, dtype)
+    weight = asking.random_weight(shape, dtype)
     packed, state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
     codes, absmax = quantizing.rounded(weight, NF4, block)
     assert codes.equal(quantizing.unpacked(packed, weight.numel())) and absmax.equal(state.absmax)
@@ -59,35 +65,35 @@ def test_the_table_for_another_end_is_bitsandbytes_recipe():
         above, below = (torch.special.ndtri(torch.linspace(end, 0.5, n).double())[:-1] for n in (9, 8))
         values = torch.cat([above, -below, torch.zeros(1)]).sort().values
         quantizing.table(lambda end, values=values: (values / values.max()).float(), end)
-    with refuses("gives NaN or infinity"):
+    with refuses("not-finite", "gives NaN or infinity"):
         quantizing.table(lambda end: torch.cat([torch.linspace(-1, 0, 15), torch.tensor([torch.inf])]), 0.99)
 
 
 @pytest.mark.parametrize("n, block", [(63, 64), (1651, 64), (40001, 64), (100001, 128), (70000, 32)])
 def test_bytes_are_the_courses(n, block):
     for double in (False, True):
-        weight = nf4.quantize(quantizing.random_weight(n), block, double)
-        assert four_bits.stored(n, block, double) == nf4.storage_bytes(weight)
+        weight = nf4.quantize(asking.random_weight(n), block, double)
+        assert storage.stored(n, block, double) == nf4.storage_bytes(weight)
     if block == 64:
-        assert sum(layers.quantized_bytes(n, True, tables=False)) == four_bits.stored(n, 64, True)
+        assert sum(layers.quantized_bytes(n, True, tables=False)) == storage.stored(n, 64, True)
 
 
 @pytest.mark.parametrize("n, double", [(1_651, False), (40_002, True)])
 def test_no_two_slips_of_the_labs_cases_hide_each_other(n, double):
-    first, second = (four_bits.byte_slips(size, 64, double) for size in (65_536, n))  # in this order
-    found = {mistake: extra for mistake, extra in first.items() if extra}
-    left = {mistake: extra for mistake, extra in second.items() if extra and mistake not in found}
+    first, second = (storage.byte_slips(size, 64, double) for size in (65_536, n))  # in this order
+    found = {id: extra for id, (_, extra) in first.items() if extra}
+    left = {id: extra for id, (_, extra) in second.items() if extra and id not in found}
     for slips in (found, left):
         assert len(set(slips.values())) == len(slips), slips
 
 
 def test_bits_are_the_published_ones():
-    bits = four_bits.scale_bits(Architecture.of("llama-7b").linear_parameters)
+    bits = storage.scale_bits(Architecture.of("llama-7b").linear_parameters)
     assert bits["before"] == 0.5 and round(bits["after"], 3) == 0.127 and round(bits["saved"], 3) == 0.373  # QLoRA
     assert bits["saved_gb"] == pytest.approx(14.14 - 13.84, abs=0.01)  # LitGPT, on an A100
-    for mistake, values in four_bits.bit_mistakes(10**9, 128).items():
+    for id, (_, values) in storage.bit_mistakes(10**9, 128).items():
         for key, value in values.items():
-            assert value != pytest.approx(four_bits.scale_bits(10**9, 128)[key], rel=1e-4), mistake
+            assert value != pytest.approx(storage.scale_bits(10**9, 128)[key], rel=1e-4), id
 
 
 def test_double_quantization_of_the_course_passes():
@@ -101,10 +107,12 @@ def test_double_quantization_of_the_course_passes():
     def back(codes, second, offset, tables):
         return tables["signed"][codes.int()] * second.repeat_interleave(256)[: len(codes)] + offset
 
-    nested.statistics(forward, back, (200, 320), seed=7)
+    weight = Weight((200, 320), seed=7)
+    nested.quantizes(forward, weight)
+    nested.restores(back, weight)
     coarse = {name: (table * 50).round() / 50 for name, table in nested.TABLES.items()}
-    with refuses("codes differ, by up to"):
-        nested.statistics(lambda absmax, tables: forward(absmax, coarse), back, (200, 320))
+    with refuses("differs", "codes differ, by up to"):
+        nested.quantizes(lambda absmax, tables: forward(absmax, coarse), weight)
 
 
 # ---------------------------------------------------------------- the closed book
@@ -130,10 +138,10 @@ ASKING = {
     "quantizing.rounded": lambda: quantizing.rounded(WEIGHT, NF4),
     "quantizing.unpacked": lambda: quantizing.unpacked(torch.ones(2, dtype=torch.uint8), 4),
     "nested._decode": lambda: nested._decode(torch.ones(2, dtype=torch.uint8), torch.ones(1), torch.zeros(())),
-    "four_bits.stored": lambda: four_bits.stored(64),
-    "four_bits.scale_bits": lambda: four_bits.scale_bits(64),
-    "four_bits.bit_mistakes": lambda: four_bits.bit_mistakes(64),
-    "four_bits.byte_slips": lambda: four_bits.byte_slips(64),
+    "storage.stored": lambda: storage.stored(64),
+    "storage.scale_bits": lambda: storage.scale_bits(64),
+    "storage.bit_mistakes": lambda: storage.bit_mistakes(64),
+    "storage.byte_slips": lambda: storage.byte_slips(64),
 }
 
 
@@ -150,54 +158,36 @@ def swallow(function):
 @pytest.mark.parametrize("what", ASKING)
 def test_the_book_is_closed_and_open_again_after(what):
     for answer in (ASKING[what], swallow(ASKING[what])):
-        with refuses("the answer asks (bitsandbytes|the course's own arithmetic) for the result"):
-            quantizing.by_hand(answer)
+        with pytest.raises(
+            Wrong, match="the answer asks (bitsandbytes|the course's own arithmetic) for the result"
+        ) as no:
+            ask(answer)
+        assert no.value.id in ("asks-bitsandbytes", "asks-course")
     assert ASKING[what]() is not None
 
 
 def test_the_closed_book_leaves_torch_alone_and_refuses_nan():
-    assert quantizing.by_hand(lambda x: F.pad(x, (0, 2)).view(2, -1).abs().amax(1), WEIGHT).tolist() == [1, 1]
-    with refuses("gives NaN or infinity: from 0"):
-        quantizing.by_hand(lambda: (WEIGHT, 0 * (1 / torch.zeros(2))))
+    assert ask(lambda x: F.pad(x, (0, 2)).view(2, -1).abs().amax(1), WEIGHT).tolist() == [1, 1]
+    with refuses("not-finite", "gives NaN or infinity: from 0"):
+        ask(lambda: (WEIGHT, 0 * (1 / torch.zeros(2))))
 
 
 def test_what_was_asked_before_is_not_remembered_for_an_answer():
-    assert four_bits.stored(64) == four_bits.stored(64) == 36
-    with refuses("asks the course's own arithmetic"):
-        quantizing.by_hand(four_bits.stored, 64)
-    assert four_bits.stored(64) == 36
-
-
-@pytest.mark.parametrize("check", ["packing", "unpacking", "restoring", "forward", "back"])
-def test_no_frame_that_calls_an_answer_holds_the_truth(check):
-    seen = []
-
-    def answer(*args):
-        frame = sys._getframe(1)
-        while frame and frame.f_code is not test_no_frame_that_calls_an_answer_holds_the_truth.__code__:
-            given = [id(value) for value in args if isinstance(value, torch.Tensor)]
-            seen.extend((name, value) for name, value in frame.f_locals.items()
-                        if isinstance(value, torch.Tensor) and id(value) not in given)  # fmt: skip
-            frame = frame.f_back
-        raise ValueError("enough seen")
-
-    with refuses("enough seen"):
-        {"packing": lambda: packing._pack(answer, 128, 0), "unpacking": lambda: packing._unpack(answer, 128, 0),
-         "restoring": lambda: packing.restoring(answer, (13, 45)),
-         "forward": lambda: nested._forward(answer, (300, 640), torch.float32, 0),
-         "back": lambda: nested._back(answer, (300, 640), torch.float32, 0)}[check]()  # fmt: skip
-    assert {name for name, _ in seen} <= {"absmax"}, seen  # what is quantized, and not a copy of it
+    assert storage.stored(64) == storage.stored(64) == 36
+    with refuses("asks-course"):
+        ask(storage.stored, 64)
+    assert storage.stored(64) == 36
 
 
 def test_an_answer_must_follow_its_arguments_to_another_device():
     codes = torch.tensor([1, 2], dtype=torch.uint8)
-    closing.follows_device(lambda codes, n: codes[:n].int(), codes, 1)
-    closing.follows_device(lambda codes, tables: tables["signed"][codes.long()], codes, nested.TABLES)
-    with refuses("the arguments lie on the device meta and the result on cpu"):
-        closing.follows_device(lambda codes: torch.zeros(len(codes)), codes)
+    asking.follows_device(lambda codes, n: codes[:n].int(), codes, 1)
+    asking.follows_device(lambda codes, tables: tables["signed"][codes.long()], codes, nested.TABLES)
+    with refuses("other-device", "the arguments lie on the device meta and the result on cpu"):
+        asking.follows_device(lambda codes: torch.zeros(len(codes)), codes)
     for answer in (lambda codes: codes + torch.ones(2), lambda codes: codes.numpy(), lambda codes: codes.sum().item()):
-        with refuses("fails with tensors on the meta device"):
-            closing.follows_device(answer, codes)
+        with refuses("needs-values", "fails with tensors on the meta device"):
+            asking.follows_device(answer, codes)
 
 
 # ---------------------------------------------------------------- what is returned
@@ -210,15 +200,16 @@ class Agreeable(torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    "wrong, says",
+    "wrong, id, says",
     [
-        ([1, 2], "of type list; a torch.Tensor"),
-        (torch.zeros(2).as_subclass(Agreeable), "of type Agreeable; a torch.Tensor"),
-        (torch.zeros(2, 1), r"the shape is \(2, 1\), not \(2,\): make it flat"),
-        (torch.zeros(3), r"the shape is \(3,\), not \(2,\): one too many"),
-        (torch.zeros(2, dtype=torch.int64), "the dtype is int64; float32 is asked for"),
+        ([1, 2], "wrong-type", "of type list; a torch.Tensor"),
+        (torch.zeros(2).as_subclass(Agreeable), "wrong-type", "of type Agreeable; a torch.Tensor"),
+        (torch.zeros(2, 1), "not-flat", r"the shape is \(2, 1\), not \(2,\): make it flat"),
+        (torch.zeros(3), "one-more", r"the shape is \(3,\), not \(2,\): one too many"),
+        (torch.zeros(4), "wrong-shape", r"the shape is \(4,\), not \(2,\)$"),
+        (torch.zeros(2, dtype=torch.int64), "wrong-dtype", "the dtype is int64; float32 is asked for"),
     ],
 )
-def test_what_is_no_such_vector_is_refused(wrong, says):
-    with refuses(says):
-        quantizing.vector(wrong, 2, torch.float32, "x", {3: "one too many"})
+def test_what_is_no_such_vector_is_refused(wrong, id, says):
+    with refuses(id, says):
+        asking.vector(wrong, 2, torch.float32, "x", {"one-more": ("one too many", 3), "later": ("another", 3)})

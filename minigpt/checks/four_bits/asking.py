@@ -1,0 +1,135 @@
+"""Asking an answer about weights in 4 bits, and looking at what it returns.
+
+    ask(function, *args)                  by_hand, where nothing of bitsandbytes answers; no NaN, no infinity
+    follows_device(function, *args)       its result must lie where its arguments lie
+    vector(got, size, dtype, what)        what is returned, as plain numbers
+
+The tables are handed to the answer where it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import bitsandbytes.functional as bnb
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from minigpt import nf4
+from minigpt.checks.calling import call
+from minigpt.checks.closing import by_hand, knows, refuse
+from minigpt.checks.comparing import show
+from minigpt.checks.naming import Hints
+from minigpt.checks.verdict import Wrong
+from minigpt.memory.engine import layers
+
+HINTS = {  # part of what an answer's error says: what it means here
+    "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
+    "is invalid for input of size": "Not every number of weights divides by the block; the last may be short",
+    "must match the size of tensor": "A short last block, or an odd number of codes, leaves one of the two shorter",
+    "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
+}
+
+
+class NoKernels(TorchDispatchMode):
+    """Every kernel of bitsandbytes refuses, however it was reached."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "bitsandbytes":
+            refuse("asks-bitsandbytes")
+        return func(*args, **(kwargs or {}))
+
+
+FOUR_BITS = (  # what knows about weights in 4 bits, besides the checks
+    nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
+    nf4.storage_bytes, layers.quantized_bytes, bnb.get_4bit_type, bnb.create_normal_map,
+)  # fmt: skip
+knows(*FOUR_BITS, guard=NoKernels)
+
+
+class Weight(NamedTuple):
+    """A random weight, and how many of its numbers make a block."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    block: int = 64
+    seed: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"a {str(self.dtype)[6:]} weight of {tuple(self.shape)}, blocks of {self.block}"
+
+    def tensor(self) -> Tensor:
+        return random_weight(self.shape, self.dtype, self.seed)
+
+
+def random_weight(shape, dtype=torch.float32, seed: int = 0, size: float = 0.02) -> Tensor:
+    """Normal numbers of deviation ``size``."""
+    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+def ask(function: Callable, *args):
+    """``by_hand``, with a hint where its error has one; what it gives holds no NaN and no infinity."""
+    try:
+        given = by_hand(function, *args)
+    except Wrong as verdict:
+        for words, hint in HINTS.items():
+            if words in str(verdict):
+                raise Wrong(verdict.id, f"{verdict}. {hint}") from verdict
+        raise
+    parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, Tensor)]
+    if not all(((part - part) == 0).all().item() for part in parts):
+        raise Wrong(
+            "not-finite",
+            f"{function.__name__} gives NaN or infinity: from 0 * (1 / 0), or from the quantile of 0 or of 1",
+        )
+    return given
+
+
+def follows_device(function: Callable, *args) -> None:
+    """The result must lie where the arguments lie: tried on torch's ``meta`` device, whose tensors have no values."""
+    name, moved = function.__name__, tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
+    try:
+        got = call(function, *moved, twice=False, untouched=False)
+    except Wrong as verdict:
+        said = (str(verdict.__cause__ or "") or str(verdict)).splitlines()[0]
+        raise Wrong(
+            "needs-values",
+            f"{name} fails with tensors on the meta device, which have no values: {said}. Make "
+            "new tensors on the first argument's device, and calculate with tensors, not with numpy, .tolist() or "
+            ".item()",
+        ) from verdict
+    if tensor(got, name).device.type != "meta":
+        raise Wrong(
+            "other-device",
+            f"{name}: the arguments lie on the device meta and the result on {got.device}; make "
+            "new tensors on the first argument's device",
+        )
+
+
+def tensor(got, what: str) -> Tensor:
+    """``got``, if it is a tensor and no more: a tensor's own class may say anything about itself."""
+    if type(got) is not Tensor:
+        shown = "it" if isinstance(got, Tensor) else show(got)
+        raise Wrong("wrong-type", f"{what}: {shown} is of type {type(got).__name__}; a torch.Tensor is asked for")
+    return got
+
+
+def vector(got, size: int, dtype: torch.dtype | None, what: str, counts: Hints | None = None) -> Tensor:
+    """``got`` as a plain tensor (size,), int64 or float64, if its dtype is right; ``counts``: sizes of mistakes."""
+    if tuple(tensor(got, what).shape) != (size,):
+        id, why = ("not-flat", "make it flat") if got.numel() == size else ("wrong-shape", "")
+        for mistake, (sentence, other) in reversed((counts or {}).items()):
+            if other == got.numel() != size:
+                id, why = mistake, sentence  # the first one wins
+        raise Wrong(id, f"{what}: the shape is {tuple(got.shape)}, not ({size},){': ' + why if why else ''}")
+    if dtype is not None and got.dtype != dtype:
+        raise Wrong("wrong-dtype", f"{what}: the dtype is {str(got.dtype)[6:]}; {str(dtype)[6:]} is asked for")
+    return got.detach().to("cpu", torch.float64 if got.is_floating_point() else torch.int64)
+
+
+def differing(got: Tensor, right: Tensor, kind: str = "codes") -> str:
+    return f"{(got != right).sum():,} of {len(right):,} {kind} differ"

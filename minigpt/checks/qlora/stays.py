@@ -1,0 +1,237 @@
+"""The bytes that stay between two QLoRA steps on the real libraries: the truth, and the slips people make.
+
+    judge(qlora_stays, (config, rank), only)                  by the meter, on transformers, peft and bitsandbytes
+    judge(qlora_stays, ((matrices, others), rank), only)      by arithmetic alone, for sizes that no llama has
+    row(step, measured, model, plan, what, on_gpu)            two readings or predictions of one step, bucket by bucket
+
+What is compared is arithmetic. The meter is asked once in a process whether it is right, so nothing is kept that the
+next answer could look up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.comparing import buckets, close
+from minigpt.checks.four_bits.asking import FOUR_BITS, NoKernels
+from minigpt.checks.naming import Hints, given
+from minigpt.memory.buckets import StepMemory
+from minigpt.memory.families import Architecture
+from minigpt.memory.measured.apart import measure_apart
+from minigpt.memory.plan import TrainingPlan
+
+knows(__name__, *FOUR_BITS, guard=NoKernels)
+BUCKETS = ("frozen", "trainable", "gradients", "optimizer")
+TABLES = 64 + 1024  # bytes: bitsandbytes keeps the 16 codes and the 256 values of the 8-bit map with every matrix
+SMALL = 4096  # elements: from here on bitsandbytes' optimizer has 8-bit state
+
+_confirmed: set[str] = set()  # the cases that the meter has been asked about, as JSON; not what it said
+
+
+def judge(answer: Callable, case: tuple[dict | tuple, int], only: Iterable[str] = ()) -> None:
+    """``answer(matrices, others, rank)`` for (config, rank), or ((matrices, others), rank); see above."""
+    model, rank = case
+    matrices, others = parts(model) if isinstance(model, dict) else model
+    mine = by_hand(answer, matrices, others, rank)
+    if isinstance(model, dict):
+        _confirm(model, rank)
+    zero, copies = {"nothing-counted": ("nothing is counted", 0)}, {"master-copy": (
+        "8 bytes a number: there is one float32 copy of it, and no master copy beside that",
+        8 * rank * sum(map(sum, matrices)))}  # fmt: skip
+    wrong = {bucket: zero | (copies if bucket in ("trainable", "gradients") else {}) for bucket in BUCKETS}
+    what, truth = f"{len(matrices)} matrices, rank {rank}", stays(matrices, others, rank)
+    buckets(mine, truth, what, wrong=wrong, slips=slips(matrices, others, rank), only=only)
+
+
+def parts(config: dict) -> tuple[list[tuple[int, int]], int]:
+    """The blocks' matrices as (out, in), block after block, and how many parameters the model has besides."""
+    architecture = Architecture.of(config)
+    matrices = [t.shape for t in architecture.tensors() if t.kind == "linear"]
+    return matrices, architecture.parameters - architecture.linear_parameters
+
+
+def _confirm(config: dict, rank: int) -> None:
+    """RuntimeError if the meter on the installed libraries says otherwise than ``stays``; asked once for each case."""
+    case = json.dumps((config, rank), sort_keys=True)
+    if case in _confirmed:
+        return
+    if (reading := metered(config, rank)) != (right := stays(*parts(config), rank)):
+        raise RuntimeError(
+            f"the installed libraries keep {reading} on the meter, not {right}; this lab was written for other versions"
+        )
+    _confirmed.add(case)
+
+
+def metered(config: dict, rank: int) -> dict[str, int]:
+    """The bytes by the meter, in a process of its own."""
+    plan = TrainingPlan(batch=1, seq_len=4, method="qlora", precision="bf16", optimizer="adamw8bit", rank=rank)
+    reading = measure_apart(config, plan)
+    rotary, ledger = sum(Architecture.of(config).buffers()), reading.ledger  # rotary: no parameters
+    return dict(zip(BUCKETS, (reading.frozen - rotary, reading.trainable, ledger.gradients, ledger.optimizer)))
+
+
+def stays(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, int]:
+    """The right answer, in bytes."""
+    sides = [rank * side for shape in matrices for side in shape]  # elements of each adapter tensor
+    frozen = 4 * others
+    for n in (out * width for out, width in matrices):
+        frozen += n // 2 + n // 64 + 4 * _ceil(n, 64 * 256) + 4 + TABLES
+    return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": moments(sides)}
+
+
+def row(step: StepMemory, measured: StepMemory, model, plan: TrainingPlan, what: str, on_gpu: bool, peak=True) -> None:
+    """The static buckets of ``step`` are those of ``measured``; the ``peak``, if asked for, to 2%.
+
+    A GPU rounds every tensor up to 512 bytes: so much more is allowed there for each of the step's tensors.
+    """
+    tensors = Architecture.of(model).tensors()
+    matrices = sum(tensor.kind == "linear" for tensor in tensors)
+    frozen = len(tensors) + 2 + 5 * matrices * (plan.method == "qlora")  # rotary: 2; a 4-bit matrix: 6 storages
+    trained = len(tensors) if plan.method == "full" else 2 * matrices
+    counts = {"weights": frozen + trained, "gradients": trained, "optimizer": 4 * trained + 2}
+    for bucket, count in counts.items():
+        numbers = (getattr(found.ledger, bucket) for found in (step, measured))
+        close(*numbers, f"{what}, {bucket}", rtol=0, atol=512 * count * on_gpu)
+    if peak:
+        extra = 512 * sum(counts.values()) * on_gpu
+        close(step.peak.total, measured.peak.total, f"{what}, peak", rtol=0.02, atol=extra)
+
+
+def moments(sizes: list[int], block: int = 256) -> int:
+    """Bytes of both moments of bitsandbytes' 8-bit AdamW for tensors of these sizes, with its two maps."""
+    large = [size for size in sizes if size >= SMALL]
+    return _eight(large, block) + 8 * (sum(sizes) - sum(large)) + 2048 * bool(large)
+
+
+def _eight(sizes: list[int], block: int = 256) -> int:
+    return sum(2 * (size + 4 * _ceil(size, block)) for size in sizes)
+
+
+def _ceil(n: int, group: int) -> int:
+    return -(-n // group)
+
+
+# ---------------------------------------------------------------- slips
+
+
+def slips(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, Hints]:
+    """{bucket: bytes too many}."""
+    rows, columns = (rank * sum(sizes) for sizes in zip(*matrices))  # elements of all B, of all A
+    n, N = sum(out * width for out, width in matrices), rows + columns
+    adapters = given({
+        "no-rank": ("the rank is forgotten", N // rank - N),
+        "rank-in-out": ("r * in * out is counted; an adapter is two thin matrices, r * in and out * r", rank * n - N),
+        "only-a": ("only A is counted, r * in", -rows), "only-b": ("only B is counted, out * r", -columns),
+        "a-twice": ("A and B are both booked with r * in elements; B has out * r", columns - rows),
+        "b-twice": ("A and B are both booked with out * r elements; A has r * in", rows - columns),
+    }, lambda extra: 4 * extra)  # fmt: skip
+    return {
+        "frozen": _frozen_slips(matrices, others, N),
+        "trainable": {
+            "two-byte-adapters": ("2 bytes an adapter's number; peft keeps adapters in float32", -2 * N), **adapters,
+            "rest-trainable": (
+                "everything that is float32 is booked in it; embeddings, norms and head are frozen", 4 * others),
+        },
+        "gradients": {
+            "two-byte-gradients": (
+                "2 bytes a gradient; it has its weight's type, and adapters are float32", -2 * N), **adapters,
+            "rest-gradients": (
+                "gradients are booked for what is float32; embeddings, norms and head are frozen", 4 * others),
+            "frozen-gradients": ("gradients are booked for all weights; frozen ones have none", 4 * (n + others)),
+        },
+        "optimizer": _optimizer_slips(matrices, others, rank),
+    }  # fmt: skip
+
+
+def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> Hints:
+    M, n = len(matrices), sum(out * width for out, width in matrices)
+    scales = [_ceil(out * width, 64) for out, width in matrices]  # of each matrix
+    seconds = [_ceil(count, 256) for count in scales]
+    plain = 3 * sum(scales) - 4 * sum(seconds)  # float32 scales instead of both
+    return {
+        "float32-scales": ("the scales are float32: double quantization is forgotten", plain - (4 + 1024) * M),
+        "float32-scales-offsets": (
+            "the scales are float32, without double quantization; yet its offsets or tables are booked", plain),
+        "float32-scales-seconds": (
+            "float32 scales beside the second ones; what has second scales is 8 bits", 3 * sum(scales)),
+        "rest-16-bit": (
+            "what is not 4-bit is booked in 16 bits; peft's preparation makes it float32", -2 * others),
+        "no-rest": ("what is not 4-bit is missing: embedding, norms, head", -4 * others),
+        "rest-in-4-bits": ("what is not 4-bit is booked in 4 bits as well", others // 2 - 4 * others),
+        "no-scales": ("the 8-bit scales are missing: one byte for 64 weights", -sum(scales)),
+        "no-seconds": ("the second scales are missing: a float32 for 256 scales", -4 * sum(seconds)),
+        "seconds-rounded-down": (
+            "the second scales are rounded down; a last group that is not full has a scale too",
+            4 * sum(count // 256 - second for count, second in zip(scales, seconds))),
+        "seconds-together": (
+            "the second scales are taken over all matrices together; each matrix has its own",
+            4 * (_ceil(sum(scales), 256) - sum(seconds))),
+        "second-each-256-weights": (
+            "256 weights share a second scale; it is 256 scales",
+            4 * (sum(_ceil(out * width, 256) for out, width in matrices) - sum(seconds))),
+        "one-byte-seconds": ("the second scales are booked in 8 bits; they are float32", -3 * sum(seconds)),
+        "no-offsets": ("the offsets are missing: a float32 for each matrix", -4 * M),
+        "no-tables": ("the two tables are missing: 64 and 1,024 bytes with each matrix", -TABLES * M),
+        "no-large-table": ("the table of 1,024 bytes is missing", -1024 * M),
+        "no-small-table": ("the table of 64 bytes is missing", -64 * M),
+        "tables-once": (
+            "the two tables are booked once; bitsandbytes keeps them with each matrix", TABLES - TABLES * M),
+        "eight-bits": ("one byte a weight is 8 bits", n - n // 2),
+        "two-bytes-a-weight": ("2 bytes a weight: the matrices are not in 4 bits", 2 * n - n // 2),
+        "four-bytes-a-weight": ("4 bytes a weight: 4 bits are half a byte", 4 * n - n // 2),
+        "adapters-in-frozen": ("the adapters are booked in it; they are trainable", 4 * N),
+    }  # fmt: skip
+
+
+def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) -> Hints:
+    sides = [rank * side for shape in matrices for side in shape]
+    n, N, right = sum(out * width for out, width in matrices), sum(sides), moments(sides)
+    large, edge = [size for size in sides if size >= SMALL], [size for size in sides if size == SMALL]
+    taken = {  # the tensors that a mistake gives moments
+        "no-rank": ("the rank is forgotten", [size // rank for size in sides]),
+        "rank-in-out": ("r * in * out is counted; an adapter is two thin matrices, r * in and out * r",
+                        [rank * out * width for out, width in matrices]),
+        "only-a": ("only A is counted, r * in", sides[1::2]), "only-b": ("only B is counted, out * r", sides[::2]),
+        "a-twice": ("A and B are both booked with r * in elements; B has out * r", 2 * sides[1::2]),
+        "b-twice": ("A and B are both booked with out * r elements; A has r * in", 2 * sides[::2]),
+        "together": ("A and B are taken together; each is a tensor of its own",
+                     [rank * (out + width) for out, width in matrices]),
+    }  # fmt: skip
+    return {
+        "float32-moments": (
+            "float32 moments for every tensor: from 4,096 elements on they are 8-bit", 8 * N - right),
+        "float32-moments-step-counts": (
+            "float32 moments for every tensor, and step counts; from 4,096 elements on they are 8-bit",
+            8 * N + 4 * len(sides) - right),
+        "float32-moments-maps": (
+            "float32 moments for every tensor, and the two maps; from 4,096 elements on they are 8-bit",
+            8 * N + 2048 - right if large else 0),
+        "eight-bit-moments": (
+            "8-bit moments for every tensor: under 4,096 elements they stay float32", _eight(sides) + 2048 - right),
+        "small-16-bit": (
+            "16-bit moments for small tensors; under 4,096 elements they are float32", -4 * (N - sum(large))),
+        "flat-two-bytes": (
+            "2 bytes an element, flat: scales are missing, and small tensors stay float32", 2 * N - right),
+        "edge": ("a tensor of exactly 4,096 elements has 8-bit moments too", 8 * sum(edge) - _eight(edge)),
+        "step-counts": ("AdamW's step counts are booked; this optimizer keeps them as plain numbers", 4 * len(sides)),
+        "no-moment-scales": (
+            "the scales of the 8-bit moments are missing: a float32 for 256 elements, twice",
+            2 * sum(large) - _eight(large)),
+        "moment-scales-once": (
+            "the scales are counted once; each of the two moments has its own", sum(large) - _eight(large) // 2),
+        "one-byte-moment-scales": (
+            "the moments' scales are booked in 8 bits; they are float32", -6 * sum(_ceil(size, 256) for size in large)),
+        "moment-scale-each-64": ("64 elements share a moment's scale; it is 256", moments(sides, 64) - right),
+        "moment-scale-each-2048": ("2,048 elements share a moment's scale; it is 256", moments(sides, 2048) - right),
+        "no-maps": ("the two 8-bit maps are missing: 1,024 bytes each, once", -2048 * bool(large)),
+        "one-map": ("one of the two 8-bit maps is missing", -1024 * bool(large)),
+        "maps-for-nothing": ("the two 8-bit maps are booked, and no tensor has 8-bit moments", 2048 * (not large)),
+        "maps-a-tensor": (
+            "the 8-bit maps are booked for each tensor; the optimizer has one pair", 2048 * max(0, len(large) - 1)),
+        "one-moment": ("one of the two moments is missing", -(right - 2048 * bool(large)) // 2),
+        "master-copy": ("a float32 master copy is booked; the adapters are float32 themselves", 4 * N),
+        "frozen-moments": ("moments are booked for all weights; frozen ones have none", 8 * (n + others)),
+        **given(taken, lambda sizes: moments(sizes) - right),
+    }  # fmt: skip
