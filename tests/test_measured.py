@@ -219,7 +219,9 @@ def test_kahan_keeps_what_bfloat16_rounds_away():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "itemsize"), [({}, 4), (dict(precision="bf16"), 2), (dict(precision="bf16", autocast=True), 4)])
+@pytest.mark.parametrize(
+    ("words", "itemsize"), [({}, 4), (dict(precision="bf16"), 2), (dict(precision="bf16", autocast=True), 4)]
+)
 def test_evaluation_gathers_the_logits_of_the_set(words, itemsize):
     plan = TrainingPlan(seq_len=64, **words)
     step, alone = (measure_evaluation(WIDE_HEAD, plan, 20, 4, prediction_loss_only=only) for only in (False, True))
