@@ -60,6 +60,10 @@ ODD = {  # plans whose bytes once went wrong in a phase that was not the peak, o
     "falcon's loop keeps the last block's scores": ("falcon", dict(attention="eager", batch=1, checkpointing="full")),
     "falcon's turned weights are cast each time": ("falcon", dict(precision="bf16-autocast", checkpointing="full")),
     "falcon copies grouped keys": ("falcon-grouped", dict(precision="bf16", method="lora", targets="qkv,o")),
+    "falcon's casts die before its bias comes": (
+        "falcon-grouped",
+        dict(batch=1, seq_len=16, precision="bf16-autocast", method="lora", rank=1, checkpointing="full"),
+    ),
     "bloom keeps its scores three times over": ("bloom", dict(attention="eager", seq_len=33, checkpointing="full")),
     "opt has matrices outside its blocks": ("opt-narrow", dict(precision="bf16", method="lora", variant="dora")),
     "opt's positions stay bound": ("opt", dict(checkpointing="full", sequences="packed")),

@@ -89,10 +89,14 @@ def conv1d(x: Value, weight: Value, bias: Value) -> Value:
 
 def matmul_then_add(x: Value, weight: Value, bias: Value | None = None) -> Value:
     """falcon's layer: x @ weight.T + bias. Autocast does not cache the cast of a weight that comes turned."""
-    turned, x = lowered(views.transpose(weight, 0, 1), x)
-    *rows, n_in = x.shape
-    product = views.unsafe_view(mm(views.view(x, -1, n_in), turned), *rows, turned.shape[1])
+    product = _times_matrix(x, views.transpose(weight, 0, 1))  # whose casts die with it
     return product if bias is None else add(product, bias)
+
+
+def _times_matrix(x: Value, matrix: Value) -> Value:
+    matrix, x = lowered(matrix, x)
+    *rows, n_in = x.shape
+    return views.unsafe_view(mm(views.view(x, -1, n_in), matrix), *rows, matrix.shape[1])
 
 
 def matmul(a: Value, b: Value) -> Value:
