@@ -48,6 +48,9 @@ PRECISIONS = {
     "bf16-master-grad16+32": Precision(2, 6, 4, 8, None, "16-bit gradients and their float32 copy: MT-NLG"),
 }
 
+FLOAT32_WEIGHTS = {name for name, regime in PRECISIONS.items() if regime.weights == 4}
+UPDATED_IN_FLOAT32 = {name for name, regime in PRECISIONS.items() if regime.float32_update}
+
 ALLOWED = {
     "method": ("full", "lora", "qlora"),
     "precision": tuple(PRECISIONS),
@@ -171,15 +174,15 @@ class TrainingPlan:
             object.__setattr__(self, name, ",".join(words))
         if self.method == "full" and self.variant != "lora":
             raise ValueError(f"variant is {self.variant!r}; method 'full' has no adapters: allowed with it: lora")
-        if self.method != "full" and self.regime.float32_update:
+        if self.method != "full" and self.precision in UPDATED_IN_FLOAT32:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
         self._check_together()
 
     def _check_together(self) -> None:
         """Raise ValueError for values that are allowed one by one and not together."""
-        if self.regime.float32_update and self.optimizer != "adamw":
+        if self.precision in UPDATED_IN_FLOAT32 and self.optimizer != "adamw":
             raise ValueError(f"optimizer is {self.optimizer!r}; with precision {self.precision!r} allowed: adamw")
-        if self.autocast and self.regime.weights == 4:
+        if self.autocast and self.precision in FLOAT32_WEIGHTS:
             other = "bf16-autocast" if self.precision == "fp32" else self.precision
             raise ValueError(f"autocast is True; over float32 weights that is precision {other!r}, with autocast False")
         if self.optimizer_in_backward and self.accumulation > 1:

@@ -26,5 +26,5 @@ def windows(get) -> dict:
     """A window for the layers from ``max_window_layers`` on, if the file says that there is one at all."""
     window = get("sliding_window", 4096) if get("use_sliding_window", False) else None
     first = get("num_hidden_layers") if window is None else get("max_window_layers", 28)
-    kinds = [SLIDING if i >= first else FULL for i in range(get("num_hidden_layers"))]
-    return dict(window=window, layer_types=tuple(get("layer_types") or kinds))
+    kinds = get("layer_types") or [SLIDING if i >= first else FULL for i in range(get("num_hidden_layers"))]
+    return dict(window=window, layer_types=tuple(kinds) if SLIDING in kinds else ())
