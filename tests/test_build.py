@@ -10,7 +10,7 @@ import pytest
 from nbgrader.nbgraderformat import MetadataValidator
 
 from minigpt.memory.families import Architecture
-from tools import ROOT, build, settings
+from tools import ROOT, bank, build, settings
 
 HEAD = """---
 title: Tiny
@@ -336,7 +336,10 @@ def test_the_example_of_the_guide_builds(course):
     root = course(**{"labs/lab01-count": re.search(r"````markdown\n(.*?)````", guide, re.DOTALL)[1]})
     assert build.main([], root) == 0
     text = "\n".join(cell.source for cell in cells(root, "labs/lab01-count/lab01-count.ipynb").values())
-    assert "NotImplementedError" in text and "512" not in text and "[[" not in text
+    assert "NotImplementedError" in text and "micro" not in text and "[[" not in text
+    lab = bank.Lab(root / "content/labs/lab01-count.md", root)
+    assert lab.run("count-minigpt", lab.answers["count-minigpt"]) == bank.Outcome(2)
+    assert lab.run("count-minigpt", lab.untouched["count-minigpt"]).points == 0
 
 
 def test_an_unwritable_folder_is_one_sentence(course, capsys):
