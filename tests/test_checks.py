@@ -399,7 +399,7 @@ def next_batch():
 @pytest.mark.parametrize("what", ASKING)
 def test_the_book_is_closed_by_hand_and_open_again_after(what):
     assert ASKING[what]() is not None  # where it is allowed, it works, and what it gave may be remembered
-    id = {"a model": "asks-model", "train": "asks-model", "PRECISIONS": "asks-precisions"}.get(what, "asks-course")
+    id = "asks-model" if what in ("a model", "train") else "asks-course"
     for answer in (ASKING[what], swallow(ASKING[what]), disguise(ASKING[what])):
         with refuses(id, "the answer asks (the course's|a model).* write the arithmetic yourself"):
             checks.by_hand(answer)
@@ -415,7 +415,7 @@ def test_a_step_may_build_and_may_not_ask():
 
 def test_the_closed_book_leaves_plain_arithmetic_alone():
     def answer(config):
-        return torch.tensor(config.n_embd * TrainingPlan(batch=2).batch), StepMemory(Ledger(1), Ledger(1), "step")
+        return torch.tensor(2 * config.n_embd), StepMemory(Ledger(1), Ledger(1), "step")
 
     assert checks.by_hand(answer, TINY)[0] == 24
 

@@ -1,6 +1,6 @@
 """Grading a tiny lab with nbgrader itself, and the repairs that come before it.
 
-The lab has two exercises (2 and 3 points). Seven people hand in: one kills the kernel, and its name comes first.
+The lab has two exercises (2 and 3 points). Nine people hand in: one kills the kernel, and its name comes first.
 """
 
 import csv
@@ -42,7 +42,7 @@ def source_notebook():
         answer("double", ANSWERS["double"]),
         graded("double-check", f"assert double(2) == 4\n{HIDDEN}", 2),
         answer("square", ANSWERS["square"]),
-        graded("square-check", "assert square(3) == 9", 3),
+        graded("square-check", "assert square(3) == 9\n1.5 if square(2) != 4 else None", 3),
     ]
     return new_notebook(cells=cells, metadata=KERNEL)
 
@@ -84,6 +84,8 @@ def grades(course):
     hand_in(root, "instructor", source_notebook())
     hand_in(root, "untouched", student_version)
     hand_in(root, "half", solved(student_version, "square"))
+    hand_in(root, "partly", solved(student_version, "square", body="return 9"))
+    hand_in(root, "forger", solved(student_version, "double", body="get_ipython().displayhook(2); return 0"))
     copied = solved(student_version, "double", "square")
     position = next(i for i, cell in enumerate(copied.cells) if cell.id == "double")
     copied.cells.insert(position, solved(student_version, "double", body="return 3 * x").cells[position])
@@ -103,7 +105,7 @@ def grades(course):
 
 @pytest.mark.parametrize(
     "student, score",
-    [("instructor", 5), ("untouched", 0), ("half", 3), ("copied", 5), ("stripped", 2)],
+    [("instructor", 5), ("untouched", 0), ("half", 3), ("partly", 1.5), ("forger", 0), ("copied", 5), ("stripped", 2)],
 )
 def test_everyone_gets_the_points_they_earned(grades, student, score):
     row = grades[0][student]
@@ -112,7 +114,7 @@ def test_everyone_gets_the_points_they_earned(grades, student, score):
 
 def test_who_cannot_be_graded_has_a_stated_result_and_stops_nobody(grades):
     rows, code = grades
-    assert code == 1 and len(rows) == 7
+    assert code == 1 and len(rows) == 9
     for student, reason in (("a-killer", "its code ended the kernel"), ("not-a-notebook", "is not a notebook")):
         assert rows[student]["status"] == "failed" and rows[student]["score"] == ""
         assert reason in rows[student]["notes"]
@@ -167,7 +169,7 @@ def test_a_broken_course_is_one_sentence(tmp_path, capsys):
 
 def test_a_wrong_name_says_what_there_is(course, grades, capsys):
     assert grade.main(["--root", str(course[0]), "--student", "nobody"]) == 2
-    assert "--student is 'nobody'; build/grading/submitted has a-killer, copied" in capsys.readouterr().err
+    assert "--student is 'nobody'; build/grading/submitted has a-killer, copied, forger" in capsys.readouterr().err
 
 
 # What a check cell's outputs come to. The oracle is nbgrader's own reading of them.

@@ -132,7 +132,8 @@ class Lab:
         self.untouched = {cell.id: cell.source for cell in student}
         self.answers, self.checks, self.points = {}, {}, {}  # of each exercise: code, its check's code, points
         self._before: dict[str, list[str]] = {}
-        before, last = [], None
+        before: list[str] = []
+        last = None
         for cell in self.cells:
             kind = cell.metadata.get("nbgrader", {})
             if cell.cell_type != "code":
@@ -177,9 +178,11 @@ class Lab:
 def _value(source: str, namespace: dict):
     """The value of a cell's last line, where it is an expression, as in a notebook."""
     tree = ast.parse(source, "check")
-    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1]
+    if isinstance(last, ast.Expr):
+        del tree.body[-1]
     exec(compile(tree, "check", "exec"), namespace)
-    return eval(compile(last, "check", "eval"), namespace) if last else None
+    return eval(compile(ast.Expression(last.value), "check", "eval"), namespace) if isinstance(last, ast.Expr) else None
 
 
 def _say(error: BaseException) -> str:
@@ -194,7 +197,7 @@ def _aside():
     before, said = os.getcwd(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")
-        warnings.showwarning = lambda *what, **_: sys.stderr.write(warnings.formatwarning(*what[:4]))
+        warnings.showwarning = lambda *what, **_: print(warnings.formatwarning(*what[:4]), file=sys.stderr)
         os.chdir(folder)
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):

@@ -443,7 +443,7 @@ def static_buckets(parameters, tensors, precision):
     return dict(weights=size * parameters, gradients=size * parameters, optimizer=2 * size * parameters + 4 * 27)
 
 
-# %% exercise=static-buckets wrong="reads the course's table" verdict=asks-precisions
+# %% exercise=static-buckets wrong="reads the course's table" verdict=asks-course
 from minigpt.memory.plan import PRECISIONS
 
 

@@ -1054,7 +1054,7 @@ def lora_buckets(config, parameters, rank, targets):
     return {"frozen": 2 * parameters, "trainable": 4 * n, "gradients": 4 * n, "optimizer": 8 * n + 4 * tensors}
 
 
-# %% exercise=lora-buckets wrong="asks the course" verdict=asks-precisions
+# %% exercise=lora-buckets wrong="asks the course" verdict=asks-course
 def lora_buckets(config, parameters, rank, targets):
     from minigpt.memory import TrainingPlan, predict
 

@@ -475,7 +475,7 @@ def qlora_stays(matrices, others, rank):
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": state}
 
 
-# %% exercise=qlora-stays wrong="asks the meter" verdict=asks-precisions
+# %% exercise=qlora-stays wrong="asks the meter" verdict=asks-course
 def qlora_stays(matrices, others, rank):
     from minigpt.memory import TrainingPlan
     from minigpt.memory.measured.step import measure
@@ -648,7 +648,7 @@ def qlora_stays(matrices, others, rank):
     return dict(frozen=frozen, trainable=0, gradients=0, optimizer=0)
 
 
-# %% exercise=qlora-stays wrong="measures apart" verdict=asks-precisions
+# %% exercise=qlora-stays wrong="measures apart" verdict=asks-course
 def qlora_stays(matrices, others, rank):
     from minigpt.memory.measured.apart import measuring, run_apart
     from minigpt.memory.plan import TrainingPlan

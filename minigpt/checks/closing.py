@@ -4,9 +4,10 @@
     with closed(): ...                    they refuse, and so does the course's own arithmetic
     by_hand(function, *args)              call(...) with the book closed
     asked_first([...])                    several of those, before the first of their results is looked at
+    @remembered                           a truth that is made once, and not told meanwhile
 
-A function refuses wherever it was imported from, because its code is replaced; what a cache remembers is forgotten. An
-answer can also look into the frames that call it, so truths are made afterwards.
+A function refuses wherever it was imported from, because its code is replaced; one that remembers (``remembered``) says
+nothing meanwhile. An answer can also look into the frames that call it, so truths are made afterwards.
 
 Left out: an answer that goes looking for what was replaced.
 """
@@ -17,6 +18,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from types import FunctionType
 
 import torch
@@ -28,16 +30,12 @@ from minigpt.memory.measured import apart, step
 from minigpt.memory.plan import Precision
 from minigpt.memory.predicted.step import predict
 
-REFUSALS = {  # id: what the answer asks
-    "asks-course": "the course's own arithmetic", "asks-precisions": "the course's table of precisions",
-    "asks-model": "a model that it builds", "asks-bitsandbytes": "bitsandbytes",
-}  # fmt: skip
-
 _truths: dict[str | Callable, None] = dict.fromkeys(
     (predict, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
 )
 _guards: dict[Callable, None] = {}  # in order, each once
-_asked: list[str] = []  # what a closed book was asked: ids of REFUSALS
+_running: list[None] = []  # one for each answer that runs
+_asked: list[tuple[str, str]] = []  # what a closed book was asked: the id of the verdict, and what that is in words
 
 
 def knows(*truths: str | Callable, guard: Callable | None = None) -> None:
@@ -49,14 +47,26 @@ def knows(*truths: str | Callable, guard: Callable | None = None) -> None:
     _guards.update(dict.fromkeys([guard] if guard else []))
 
 
-def refuse(id: str):
+def remembered(function: Callable) -> Callable:
+    """As ``functools.cache``, but that what it remembers is not told while the book is closed."""
+    known = cache(function)
+
+    @wraps(function)
+    def ask(*args):
+        return _closed() if _running else known(*args)
+
+    return ask
+
+
+def refuse(id: str, what: str):
     """Called by what must not answer. Raises Wrong, and ``closed`` does so once more where the answer swallows it."""
-    _asked.append(id)
+    _asked.append((id, what))
     raise _refusal()
 
 
 def _refusal() -> Wrong:
-    return Wrong(_asked[0], f"the answer asks {REFUSALS[_asked[0]]} for the result; write the arithmetic yourself")
+    id, what = _asked[0]
+    return Wrong(id, f"the answer asks {what} for the result; write the arithmetic yourself")
 
 
 def _closed(*args, **kwargs):
@@ -65,19 +75,23 @@ def _closed(*args, **kwargs):
 
     from minigpt.checks.closing import refuse
 
-    theirs = sys._getframe().f_globals["__name__"].startswith("bitsandbytes")
-    refuse("asks-bitsandbytes" if theirs else "asks-course")
+    if sys._getframe().f_globals["__name__"].startswith("bitsandbytes"):
+        refuse("asks-bitsandbytes", "bitsandbytes")
+    refuse("asks-course", "the course's own arithmetic")
 
 
 @contextlib.contextmanager
 def closed(building: bool = False):
     """Nothing that knows the truth answers; with ``building`` a model can be built, else not that either."""
-    stand_ins = {(Architecture, "__getattribute__"): _closed,
-                 (Precision, "__getattribute__"): lambda *_: refuse("asks-precisions")}  # fmt: skip
+    stand_ins: dict[tuple[type, str], Callable] = {
+        (owner, "__getattribute__"): _closed for owner in (Architecture, Precision)
+    }
     if not building:
-        stand_ins[torch.nn.Module, "__init__"] = lambda *_, **__: refuse("asks-model")
+        stand_ins[torch.nn.Module, "__init__"] = lambda *_, **__: refuse("asks-model", "a model that it builds")
     _asked.clear()
     with contextlib.ExitStack() as stack:
+        _running.append(None)
+        stack.callback(_running.pop)
         for function in _all_functions():
             stack.callback(setattr, function, "__code__", function.__code__)
             function.__code__ = _closed.__code__
@@ -97,14 +111,11 @@ def closed(building: bool = False):
 
 
 def _all_functions() -> list[FunctionType]:
-    """Everything that is to refuse, once each; what its caches remember is gone."""
+    """Everything that is to refuse, once each."""
     found = []
     for truth in _truths:
         module = vars(sys.modules[truth]).values() if isinstance(truth, str) else [truth]
         found += [f for f in module if callable(f) and truth in (f, getattr(f, "__module__", ""))]
-    for function in found:
-        if hasattr(function, "cache_clear"):
-            function.cache_clear()
     return [f for f in dict.fromkeys(map(inspect.unwrap, found)) if isinstance(f, FunctionType)]
 
 

@@ -147,8 +147,8 @@ def buckets(
             for other, nbytes in expected.items():
                 if nbytes not in (0, truth):
                     others[f"figure-of-{other}"] = (f"that is the figure of {other}", nbytes)
-            hints = [(listed or {}).get(bucket) for listed in (wrong, slips)]
-            id, sentence = diagnose(number, truth, *hints, "bytes", others)
+            hints, changes = ((some or {}).get(bucket) for some in (wrong, slips))
+            id, sentence = diagnose(number, truth, hints, changes, "bytes", others)
             problems.append((id, f"{name}: {sentence}"))
     if problems and sum(numbers.values()) == total:
         problems.append(("total-right", "The total is right: the bytes are in the wrong buckets."))

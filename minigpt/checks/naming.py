@@ -6,11 +6,12 @@ Hints are {id: (sentence, value)}: in ``wrong`` the value that the mistake gives
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 from minigpt.memory.units import GB, GIB, MB, MIB
 
-Hints = Mapping[str, tuple[str, object]]
+Hints = dict[str, tuple[str, Any]]
 
 FACTORS = {  # of every element of a tensor
     "zero": ("it is zero everywhere", 0), "sign": ("its sign is turned round", -1),

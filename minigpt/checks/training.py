@@ -167,7 +167,9 @@ def _gradients(model: GPT, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]
 
 
 def _mix(parts: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
-    return {name: sum(weight * part[name] for weight, part in zip(weights, parts)) for name in parts[0]}
+    return {
+        name: torch.stack([weight * part[name] for weight, part in zip(weights, parts)]).sum(0) for name in parts[0]
+    }
 
 
 def _sum(losses: list[float], shares: list[float]) -> float:
@@ -180,7 +182,7 @@ def frees_graphs(step: Callable) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for counts in ((6,), (6, 3, 9)):
         batches = micro_batches(counts)
-        with MemoryMeter(model, optimizer, [tensor for batch in batches for tensor in batch]) as meter:
+        with MemoryMeter(model, optimizer, tuple(tensor for batch in batches for tensor in batch)) as meter:
             by_hand(step, model, optimizer, batches, building=True, twice=False, untouched=False)
         saved.append(meter.result().ledger.activations)
     if not saved[1] < 1.5 * saved[0]:

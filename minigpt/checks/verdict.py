@@ -32,6 +32,8 @@ class Wrong(AssertionError):
 class Points(float):
     """A part of a check cell's points, and ``verdict``: why it is not all of them."""
 
+    verdict: Wrong
+
     def __new__(cls, points: float, verdict: Wrong) -> Points:
         made = super().__new__(cls, points)
         made.verdict = verdict
@@ -72,9 +74,9 @@ def score(passed: str, *parts: Part) -> Points | None:
             continue
         try:
             each.judge()
-        except Wrong as verdict:
+        except Wrong as wrong:
             failed.append(each)
-            verdicts.append((verdict.id, str(verdict)))  # without the frames that it came through, which hold truths
+            verdicts.append((wrong.id, str(wrong)))  # without the frames that it came through, which hold truths
     if not failed:
         print(f"Passed: {passed}")
         return None

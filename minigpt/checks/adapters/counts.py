@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from math import prod
 
 import torch
 
-from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.closing import by_hand, knows, remembered
 from minigpt.checks.comparing import buckets, close, integer
 from minigpt.checks.counting.parameters import with_type
 from minigpt.checks.naming import Hints, given
+from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import KNOWN, Architecture
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
@@ -60,7 +60,7 @@ def counted(config: dict, rank: int, targets) -> int:
     return config["num_hidden_layers"] * _counted(one, rank, tuple(targets))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _counted(config: str, rank: int, targets: tuple[str, ...]) -> int:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -74,11 +74,15 @@ def _counted(config: str, rank: int, targets: tuple[str, ...]) -> int:
 def metered(config: dict, rank: int, targets) -> dict[str, int]:
     """Bytes of one LoRA step on a bf16 llama by the meter; the frozen part without the rotary buffers."""
     names = ",".join(target.removesuffix("_proj") for target in targets)
-    plan = TrainingPlan(batch=1, seq_len=4, method="lora", precision="bf16", rank=rank, targets=names)
-    reading = measure(with_type(config), plan)
-    rotary = sum(Architecture.of(with_type(config)).buffers())  # which are no parameters
-    ledger = reading.ledger
+    reading = _metered(json.dumps(with_type(config), sort_keys=True), rank, names)
+    rotary, ledger = sum(Architecture.of(with_type(config)).buffers()), reading.ledger  # rotary: no parameters
     return dict(zip(BUCKETS, (reading.frozen - rotary, reading.trainable, ledger.gradients, ledger.optimizer)))
+
+
+@remembered
+def _metered(config: str, rank: int, targets: str) -> StepMemory:
+    plan = TrainingPlan(batch=1, seq_len=4, method="lora", precision="bf16", rank=rank, targets=targets)
+    return measure(json.loads(config), plan)
 
 
 def sizes_of(name: str, rank: int) -> tuple[int, int, int]:
@@ -90,7 +94,7 @@ def sizes_of(name: str, rank: int) -> tuple[int, int, int]:
 def kept(name: str, rank: int) -> dict[str, int]:
     """Bytes between two steps of a KNOWN model in bf16, fully trained, with LoRA, and with LoRA on plain NF4."""
     four_bit = dict(method="qlora", double_quantization=False, kbit_preparation=False)
-    plans = dict(zip(REGIMES, ({}, dict(method="lora"), four_bit)))
+    plans: dict[str, dict] = dict(zip(REGIMES, ({}, dict(method="lora"), four_bit)))
     return {
         regime: predict(name, TrainingPlan(precision="bf16", rank=rank, **more)).ledger.persistent
         for regime, more in plans.items()

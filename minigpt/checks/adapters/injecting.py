@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +38,8 @@ def injects(inject: Callable, case: tuple[GPTConfig, int, float, Targets]) -> No
     plain, tokens = copy.deepcopy(model), torch.randint(config.vocab_size, (2, config.context))  # (B, T)
     names = by_hand(inject, model, rank, alpha, targets, building=True, twice=False, untouched=False)
     layers = _layers(names, model, plain, rank, alpha, targets, what)
-    near = dict(rtol=1e-5, atol=1e-6)
-    close(_logits(model, tokens), _logits(plain, tokens), f"{what}: the logits at the start", **near)
+    start = _logits(model, tokens)
+    close(start, _logits(plain, tokens), f"{what}: the logits at the start", rtol=1e-5, atol=1e-6)
     adapters = {name: fill(made, seed=i) for i, (name, made) in enumerate(layers.items())}
     mine = _logits(model, tokens)
     merged = partial(_merged_logits, plain, adapters, tokens)
@@ -56,9 +57,7 @@ def refuses(inject: Callable, case: tuple[GPTConfig, list[str], str]) -> None:
         )
 
 
-def _layers(
-    names, model: GPT, plain: GPT, rank: int, alpha: float, targets: Targets, what: str
-) -> dict[str, nn.Module]:
+def _layers(names, model: GPT, plain: GPT, rank: int, alpha: float, targets: Targets, what: str) -> dict[str, Any]:
     """The adapted layers by their names, if they are who they should be."""
     linears = {name: module for name, module in plain.named_modules() if isinstance(module, nn.Linear)}
     wanted = [n for n in linears if n != "lm_head" and (targets is None or n.split(".")[-1] in targets)]
@@ -69,7 +68,7 @@ def _layers(
         if some in adapted:
             raise Wrong("adapted-unnamed", f"{what}: {some} has an adapter, and is not among the names")
         raise Wrong("named-not-adapted", f"{what}: {some} is returned, but has no adapter")
-    layers = {name: model.get_submodule(name) for name in wanted}
+    layers: dict[str, Any] = {name: model.get_submodule(name) for name in wanted}
     for name, made in layers.items():
         own(made, what)
         if not same(made.base.weight, linears[name].weight):
@@ -113,7 +112,7 @@ def _merged_logits(plain: GPT, adapters: dict[str, tuple[Tensor, Tensor]], token
     """Of ``plain`` with W + scale B A in the place of each W."""
     merged = copy.deepcopy(plain)
     for name, (A, B) in adapters.items():
-        merged.get_submodule(name).weight.data += scale * B @ A
+        merged.get_parameter(f"{name}.weight").data += scale * B @ A
     return _logits(merged, tokens)
 
 

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     n_in: int
     n_out: int
     rank: int
-    alpha: float
+    alpha: int
     bias: bool = False
     dtype: torch.dtype = torch.float32
 
@@ -54,7 +54,7 @@ def starts(cls: Callable, case: Case) -> None:
     A, B = made.lora_A.detach(), made.lora_B.detach()
     _zero(A, B, case.text)
     close(y, before(x), f"{case.text}: the output at the start", rtol=1e-5, atol=1e-6)
-    _draws([make(cls, nn.Linear(400, 60), Case(400, 60, 50, 100.0)).lora_A.detach() for _ in range(2)])
+    _draws([make(cls, nn.Linear(400, 60), Case(400, 60, 50, 100)).lora_A.detach() for _ in range(2)])
 
 
 def outputs(cls: Callable, case: Case) -> None:
@@ -164,10 +164,11 @@ def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
     own(made, what)
     shapes = {"lora_A": (case.rank, case.n_in), "lora_B": (case.n_out, case.rank)}
     found = {name: getattr(made, name, None) for name in shapes}
+    sizes = {}
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise Wrong("no-parameter", f"{what}: {name} is {type(value).__name__}; an nn.Parameter is asked for")
-    sizes = {name: tuple(value.shape) for name, value in found.items()}
+        sizes[name] = tuple(value.shape)
     swapped = sizes["lora_A"] in (shapes["lora_B"], shapes["lora_B"][::-1])
     for name, shape in shapes.items():
         if sizes[name] != shape:
@@ -177,12 +178,13 @@ def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
             if sizes[name] == shape[::-1]:
                 id, turned = "transposed", "; it is transposed"
             raise Wrong(id, f"{what}: {name} has the shape {sizes[name]}, not {shape}{turned}")
-        if not isinstance(found[name], nn.Parameter):
+        part = found[name]
+        if not isinstance(part, nn.Parameter):
             raise Wrong(
                 "no-parameter", f"{what}: {name} is a plain tensor, which no optimizer finds; make it an nn.Parameter"
             )
-        if found[name].dtype != torch.float32:
-            raise Wrong("wrong-dtype", f"{what}: {name} is {found[name].dtype}; adapters are float32 on any base")
+        if part.dtype != torch.float32:
+            raise Wrong("wrong-dtype", f"{what}: {name} is {part.dtype}; adapters are float32 on any base")
     if getattr(made, "base", None) is not base:
         raise Wrong("base-copied", f"{what}: layer.base is not the layer that was given; a copy costs its memory again")
     for name, parameter in before.named_parameters():
@@ -270,12 +272,12 @@ def scales(rank: int, alpha: float) -> Hints:
     return {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
 
 
-def peft_layer(base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> nn.Module:
+def peft_layer(base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> Any:
     """peft's LoRA layer around a copy of ``base``, with these A and B."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=case.rank, lora_alpha=case.alpha, target_modules=["0"])
-    made = get_peft_model(nn.Sequential(copy.deepcopy(base)), config).base_model.model[0]
+    made: Any = get_peft_model(nn.Sequential(copy.deepcopy(base)), config).base_model.get_submodule("model.0")
     with torch.no_grad():
         made.lora_A["default"].weight.copy_(A)
         made.lora_B["default"].weight.copy_(B)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from minigpt.checks.naming import given
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
-LOOSE = dict(rtol=1e-5, atol=1e-5)
+LOOSE: dict[str, Any] = dict(rtol=1e-5, atol=1e-5)
 
 
 class _Layer:

@@ -36,7 +36,7 @@ def slips(nbytes: int, cards: Cards) -> Hints:
     def has(name: str | None) -> str:
         return f"{name} has {cards[name][0]} {cards[name][1]}, which is {bytes_of[name]:,.0f} bytes" if name else ""
 
-    no_card = "no card holds them, so None"
+    largest, no_card = max(cards, key=lambda name: bytes_of[name]), "no card holds them, so None"
     small, large = _chosen(nbytes, cards, gb=GIB), _chosen(nbytes, cards, gib=GB)
     return {
         "none": (f"{right} holds them", None),
@@ -46,6 +46,5 @@ def slips(nbytes: int, cards: Cards) -> Hints:
         "exact-fit": ("a card holds what fills it exactly: compare with <=, not <", _chosen(nbytes + 1, cards)),
         "first": ("that is the first card in the list that is large enough, not the smallest",
                   enough[0] if enough else None),
-        "largest": (f"{has(max(cards, key=bytes_of.get))}; {no_card if right is None else right + ' is enough'}",
-                    max(cards, key=bytes_of.get)),
+        "largest": (f"{has(largest)}; {no_card if right is None else right + ' is enough'}", largest),
     }  # fmt: skip

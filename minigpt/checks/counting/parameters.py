@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, replace
 
-from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.closing import by_hand, knows, remembered
 from minigpt.checks.comparing import integer
 from minigpt.checks.naming import Hints
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import TrainingPlan
+from minigpt.model import GPTConfig
 
 knows(__name__)
 LARGE = 10**8  # from here on the meter is not asked: the tests hold Architecture to it, and to published numbers
@@ -42,14 +42,14 @@ def with_type(model):
 
 def measured(model, precision: str = "fp32") -> StepMemory:
     """One short training step of ``model`` (a GPTConfig, or the contents of a config.json), metered on fake tensors."""
-    key = asdict(model) if is_dataclass(model) else with_type(model)
-    return _measured(type(model), json.dumps(key, sort_keys=True), precision)
+    fields = with_type(model) if isinstance(model, dict) else asdict(model)
+    return _measured(json.dumps(fields, sort_keys=True), precision, isinstance(model, dict))
 
 
-@lru_cache(maxsize=64)
-def _measured(kind: type, content: str, precision: str) -> StepMemory:
+@remembered
+def _measured(content: str, precision: str, is_json: bool) -> StepMemory:
     fields = json.loads(content)
-    model = kind(**fields) if is_dataclass(kind) else fields
+    model = fields if is_json else GPTConfig(**fields)
     seq_len = min(8, Architecture.of(model).context)
     return measure(model, TrainingPlan(batch=1, seq_len=seq_len, precision=precision))
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
-from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.closing import by_hand, knows, remembered
 from minigpt.checks.comparing import integer
 from minigpt.checks.naming import Hints
 from minigpt.memory.measured.step import measure
@@ -38,7 +37,7 @@ def by_model(answer: Callable, case: Case) -> None:
     integer(mine, saved(*case), what, slips=saved_slips(*case), unit="bytes")
 
 
-@lru_cache(maxsize=64)
+@remembered
 def saved(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu") -> int:
     """The activations of one float32 step, by the meter."""
     return measure(config, TrainingPlan(batch=batch, seq_len=seq_len), device).ledger.activations

@@ -39,7 +39,7 @@ class NoKernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "bitsandbytes":
-            refuse("asks-bitsandbytes")
+            refuse("asks-bitsandbytes", "bitsandbytes")
         return func(*args, **(kwargs or {}))
 
 

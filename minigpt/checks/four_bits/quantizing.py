@@ -142,7 +142,7 @@ def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: s
     for id, (sentence, wrong) in _other_codes(weight, code, block, right, truth).items():
         if (codes == wrong).float().mean() > 0.99:
             raise Wrong(id, f"{what}: {sentence} ({differing(codes, right)})")
-    i = (codes != right).nonzero()[0].item()
+    i = int((codes != right).nonzero()[0])
     raise Wrong(
         "differs",
         f"{what}: {differing(codes, right)}. The first is weight {i}, {weight.reshape(-1)[i]:.6g} in a "
@@ -178,9 +178,9 @@ def unpacked(packed: Tensor, n: int) -> Tensor:
 # ---------------------------------------------------------------- slips
 
 
-def _slips(weight: Tensor, code: Tensor) -> dict[str, tuple[str, dict]]:
+def _slips(weight: Tensor, code: Tensor) -> Hints:
     """What ``rounded`` is told to make each mistake."""
-    slips = {
+    slips: Hints = {
         "tie-up": ("a weight halfway between two codes takes the upper; bitsandbytes takes the lower",
                    dict(right=True)),
         "division": ("w / absmax rounds otherwise than bitsandbytes' w * (1 / absmax); take the reciprocal first",
@@ -199,8 +199,10 @@ def _slips(weight: Tensor, code: Tensor) -> dict[str, tuple[str, dict]]:
     if weight.dtype == torch.float32:
         return slips
     low = f"x is computed in {str(weight.dtype)[6:]}; make weight and absmax float32 first"
-    first = {"low-precision": (low, dict(dtype=weight.dtype)),
-             "low-precision-division": (f"{low}, and multiply", dict(dtype=weight.dtype, divide=True))}  # fmt: skip
+    first: Hints = {
+        "low-precision": (low, dict(dtype=weight.dtype)),
+        "low-precision-division": (f"{low}, and multiply", dict(dtype=weight.dtype, divide=True)),
+    }
     return first | slips
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ def assembled(assemble: Callable, case: tuple[GPTConfig, int, float], upcast: bo
     _head(made, what)
     layers = {name: _layer(made, name, what) for name in names}
     for name, layer in layers.items():
-        _four_bits(layer.base, plain.get_submodule(name).weight, f"{what}: {name}")
+        _four_bits(layer.base, plain.get_parameter(f"{name}.weight"), f"{what}: {name}")
         _adapter(layer, rank, alpha, f"{what}: {name}")
     _rest(made, plain, torch.float32 if upcast else torch.bfloat16, what)
     frozen(made, {f"{name}.{part}" for name in names for part in ("lora_A", "lora_B")}, what)
@@ -60,7 +61,7 @@ def _head(made: GPT, what: str) -> None:
         raise Wrong("untied", f"{what}: the head is no longer tied to the token embedding: its weight is stored twice")
 
 
-def _layer(made: GPT, name: str, what: str) -> LoRALinear:
+def _layer(made: GPT, name: str, what: str) -> Any:
     """The adapted layer called ``name``."""
     layer = made.get_submodule(name)
     if isinstance(layer, NF4Linear):
@@ -137,19 +138,19 @@ def _rest(made: GPT, plain: GPT, dtype: torch.dtype, what: str) -> None:
 
 def _outputs(made: GPT, plain: GPT, layers: dict[str, LoRALinear], rank: int, alpha: float, what: str) -> None:
     """Logits at the start, and with other adapters, beside those of a float32 model with the same weights."""
-    config, near = plain.config, dict(rtol=3e-2, atol=3e-2)
+    config = plain.config
     tokens = torch.randint(config.vocab_size, (2, config.context))  # (B, T)
     for name in layers:
-        weight = plain.get_submodule(name).weight
+        weight = plain.get_parameter(f"{name}.weight")
         weight.data = dequantize(quantize(weight.to(torch.bfloat16), double_quantization=True), torch.float32)
 
     def compare(which: str) -> None:
         with torch.no_grad():
-            close(made(tokens).float(), plain(tokens), f"{what}: the logits {which}", **near)
+            close(made(tokens).float(), plain(tokens), f"{what}: the logits {which}", rtol=3e-2, atol=3e-2)
 
     compare("at the start, beside those of the dequantized base")
     for i, (name, layer) in enumerate(layers.items()):
         A, B = fill(layer, seed=i)
-        plain.get_submodule(name).weight.data += 0.1 * alpha / rank * B @ A
+        plain.get_parameter(f"{name}.weight").data += 0.1 * alpha / rank * B @ A
         layer.lora_B.data *= 0.1  # close to what training makes of it
     compare("with other adapters")

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from minigpt.checks.comparing import show, whole
 from minigpt.checks.verdict import Wrong
 from minigpt.real import OURS, SEVEN, save_tiny_llama
 
-BITS = {
+BITS: dict[str, tuple[Any, dict]] = {
     "bnb_4bit_quant_type": ("nf4", {"fp4": "fp4 is the default; the codes made for normal weights are nf4"}),
     "bnb_4bit_use_double_quant": (True, {False: "the scales stay float32, which is the default: 4.5 bits a weight"}),
     "bnb_4bit_compute_dtype": (torch.bfloat16, {
@@ -62,10 +63,9 @@ def quantization(options: Callable) -> None:
             raise Wrong(
                 "matrix-not-4-bit", f"{what}: {name} is a {type(layer).__name__} after loading, not 4 bits{skipped}"
             )
-        if layer.weight.quant_storage != torch.uint8:
-            raise Wrong(
-                "quant-storage", f"{what}: codes are stored as {layer.weight.quant_storage}; leave it torch.uint8"
-            )
+        weight: Any = layer.weight
+        if weight.quant_storage != torch.uint8:
+            raise Wrong("quant-storage", f"{what}: codes are stored as {weight.quant_storage}; leave it torch.uint8")
     if isinstance(model.lm_head, Linear4bit):
         raise Wrong("head-quantized", f"{what}: the head is in 4 bits; leave llm_int8_skip_modules alone")
 
@@ -87,9 +87,9 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
     if config.task_type != "CAUSAL_LM":
         raise Wrong("task-type", f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
     kept = dict(lora_dropout=0.0, bias="none", use_rslora=False, use_dora=False, use_qalora=False)
-    for name, right in kept.items():
-        if getattr(config, name) != right:
-            raise Wrong(_id(name), f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {right!r}")
+    for name, usual in kept.items():
+        if getattr(config, name) != usual:
+            raise Wrong(_id(name), f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {usual!r}")
     if config.init_lora_weights is not True and config.init_lora_weights != "gaussian":
         raise Wrong(
             "init-lora-weights",
@@ -208,7 +208,7 @@ def _dictionary(options: Callable, *args) -> dict:
     return dict(given)
 
 
-def _matrices(decoder: torch.nn.Module) -> dict[str, torch.nn.Module]:
+def _matrices(decoder: torch.nn.Module) -> dict[str, Any]:
     """The seven matrices of every block of a llama, by their names."""
     return {name: m for name, m in decoder.named_modules() if "layers." in name and name.split(".")[-1] in SEVEN}
 

@@ -48,7 +48,7 @@ def judge(answer: Callable, case: tuple[dict | tuple, int], only: Iterable[str] 
 def parts(config: dict) -> tuple[list[tuple[int, int]], int]:
     """The blocks' matrices as (out, in), block after block, and how many parameters the model has besides."""
     architecture = Architecture.of(config)
-    matrices = [t.shape for t in architecture.tensors() if t.kind == "linear"]
+    matrices = [(t.shape[0], t.shape[1]) for t in architecture.tensors() if t.kind == "linear"]
     return matrices, architecture.parameters - architecture.linear_parameters
 
 
@@ -92,8 +92,8 @@ def row(step: StepMemory, measured: StepMemory, model, plan: TrainingPlan, what:
     trained = len(tensors) if plan.method == "full" else 2 * matrices
     counts = {"weights": frozen + trained, "gradients": trained, "optimizer": 4 * trained + 2}
     for bucket, count in counts.items():
-        numbers = (getattr(found.ledger, bucket) for found in (step, measured))
-        close(*numbers, f"{what}, {bucket}", rtol=0, atol=512 * count * on_gpu)
+        mine, truth = (getattr(found.ledger, bucket) for found in (step, measured))
+        close(mine, truth, f"{what}, {bucket}", rtol=0, atol=512 * count * on_gpu)
     if peak:
         extra = 512 * sum(counts.values()) * on_gpu
         close(step.peak.total, measured.peak.total, f"{what}, peak", rtol=0.02, atol=extra)
