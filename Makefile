@@ -9,7 +9,7 @@ EXTRAS := course,real,test
 export PATH := $(CURDIR)/$(BIN):$(PATH)# nbgrader calls alembic by name
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick lint coverage lab notebooks grade colab doctor base bench accuracy clean
+.PHONY: help run test test-quick lint coverage lab notebooks grade colab doctor base bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench: $(READY) ## compare MiniGPT and the meter with other libraries: speed and
 
 accuracy: $(READY) ## compare predicted with measured bytes over many models and plans
 	$(BIN)/python -m tools.accuracy $(ARGS)
+
+fuzz: $(READY) ## compare them over random models and plans, and shrink what differs (ARGS="--minutes 5 --seed 0")
+	$(BIN)/python -m tools.fuzz $(ARGS)
 
 clean: ## remove .venv and what lies in build/, except build/grading/
 	rm -rf $(VENV)

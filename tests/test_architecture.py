@@ -11,7 +11,7 @@ import torch
 from minigpt.memory import Architecture
 from minigpt.memory.families import FAMILIES
 from minigpt.model import GPT, PRESETS, GPTConfig
-from tools.accuracy import MODELS
+from tools.models import MODELS
 
 PUBLISHED = {
     "llama-7b": 6_738_415_616, "llama-13b": 13_015_864_320, "llama-30b": 32_528_943_616, "llama-65b": 65_285_660_672,

@@ -9,7 +9,9 @@ from minigpt.memory import TrainingPlan, plan, predict
 from minigpt.memory.engine import layers
 from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
-from tools.accuracy import MODELS, Case, compare, errors
+from tools.accuracy import compare, errors
+from tools.cases import Case
+from tools.models import MODELS
 
 FEW = dict(batch=1, seq_len=8)  # few tokens: the identity matrix and the copies of W are the peak
 

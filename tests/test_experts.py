@@ -13,7 +13,7 @@ from minigpt.memory.engine.tape import Tape
 from minigpt.memory.families import experts
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
-from tools.accuracy import MIXTURES, MODELS
+from tools.models import MIXTURES, MODELS
 
 BUILT = {name: MODELS[name] for name in MIXTURES}
 SMALL = {  # with few tokens to choose from, the peak is inside a block

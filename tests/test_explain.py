@@ -10,7 +10,7 @@ from minigpt.memory import BUCKETS, TrainingPlan, predict
 from minigpt.memory.__main__ import main
 from minigpt.memory.explain import explain, table
 from minigpt.memory.units import MIB
-from tools.accuracy import MODELS
+from tools.models import MODELS
 
 PLANS = {
     "full": ("llama-grouped", dict(batch=2, seq_len=32, precision="bf16-autocast")),

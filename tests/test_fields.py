@@ -15,9 +15,9 @@ from minigpt.memory.families.fields import COMMON_ONLY, COMMON_WITHOUT_EFFECT, F
 from minigpt.memory.families.fields.shared import GENERATION
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
-from tools.accuracy import gpt2, llama, mixture
 from tools.fuzz import quantities
 from tools.fuzz_space import NO_SDPA, OTHER, ROPE, draw_model
+from tools.models import gpt2, llama, mixture
 
 
 def config_class(family: str) -> type:

@@ -14,7 +14,7 @@ from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.fits import CONTEXT, RESERVED, WANTED, Change, fits, judge, largest
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import GIB, MIB
-from tools.accuracy import MODELS
+from tools.models import MODELS
 from tools.published import published_rows
 
 CASES = {  # on a card that the plan does not fit, by a little, by much, and by everything

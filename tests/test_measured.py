@@ -10,7 +10,7 @@ from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
 from minigpt.precision import KahanAdamW
-from tools.accuracy import gpt2, llama
+from tools.models import gpt2, llama
 
 NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 

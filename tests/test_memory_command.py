@@ -13,7 +13,7 @@ from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict
 from minigpt.memory.__main__ import main, make_parser
 from minigpt.memory.fits import fits
 from minigpt.memory.measured.step import measure
-from tools.accuracy import MODELS
+from tools.models import MODELS
 
 T4 = ["--card", "t4", "--seq-len", "64"]
 

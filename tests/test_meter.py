@@ -11,7 +11,7 @@ from minigpt.memory.measured.building import build
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import make_batch, measure, training_step
 from minigpt.model import GPTConfig
-from tools.accuracy import MODELS, llama
+from tools.models import MODELS, llama
 
 KIB = 1024
 PEAKS = {  # a model and plan for each place where the peak can be

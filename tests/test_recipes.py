@@ -20,7 +20,7 @@ import minigpt.memory.recipes as module
 from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.plan import OPTIM
 from minigpt.memory.recipes import APART, RECIPES, recipe
-from tools.accuracy import MODELS
+from tools.models import MODELS
 
 HF, TRL, SCRIPT, UNSLOTH = (TrainingPlan.like(name, method="qlora") for name in list(RECIPES)[:4])
 
