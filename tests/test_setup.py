@@ -30,7 +30,7 @@ COURSE = [
 ]
 TARGETS = [
     *("run", "test", "test-quick", "lint", "coverage", "lab", "notebooks", "grade", "colab", "doctor", "base"),
-    *("bench", "accuracy", "clean", "help"),
+    *("bench", "accuracy", "fuzz", "clean", "help"),
 ]
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
 UNSLOTH = "pip install --no-deps -c constraints.txt --group unsloth"
