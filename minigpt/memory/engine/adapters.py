@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from minigpt.memory.engine import ops, routing, views
-from minigpt.memory.engine.tape import Value
+from minigpt.memory.engine.tape import Storage, Value
 
 if TYPE_CHECKING:
     from minigpt.memory.engine.layers import Layers
@@ -122,13 +122,12 @@ def _norms(weight: Value, scaled: Value, recorded: bool = False) -> Value:
     total = ops.add(weight, scaled)
     del scaled
     tape = total.storage.tape
-    if recorded:
-        tape.save(total.storage)
+    saved = [*tape.keep([total.storage])] if recorded else []
     norms = tape.new((total.shape[0],), total.dtype)
-    if recorded:
-        tape.save(norms.storage)
-        tape.let_go(norms.storage)
-        tape.let_go(total.storage)
+    saved += tape.keep([norms.storage]) if recorded else []
+    for item in saved:
+        if isinstance(item, Storage):  # else a checkpointed block's
+            tape.let_go(item)
     return norms
 
 
