@@ -38,6 +38,15 @@ def hermetic_jupyter(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module")
+def quick_and_quiet():
+    """The fuzzer's own switches of torch and transformers, put back afterwards: many small steps take half the time."""
+    from tools import fuzz
+
+    with fuzz.quick_and_quiet():
+        yield
+
+
 @pytest.fixture
 def course(tmp_path):
     """A function that writes a course of given texts, as {"labs/lab01-x": text}, and returns its folder."""

@@ -71,6 +71,16 @@ def test_wrong_use_is_named(config, message, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_what_breaks_is_a_row_and_fails_the_verdict(monkeypatch):
+    def broken(case, device):
+        raise RuntimeError("a view is being\nmodified")
+
+    monkeypatch.setattr(accuracy, "compare", broken)
+    row = accuracy.run_case(("a", CASE, "cpu"))
+    assert not holds([row]) and row.failed == "RuntimeError: a view is being modified"
+    assert report([row]).endswith("failed: minigpt 1x256 on cpu: RuntimeError: a view is being modified")
+
+
 def test_a_refusal_is_a_row():
     row = accuracy.run_case(("a", Case("minigpt", TrainingPlan(loss="fused")), "cpu"))
     assert row.found == {} and row.refused.startswith("loss is 'fused'")

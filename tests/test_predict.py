@@ -17,6 +17,7 @@ from tools.accuracy import PERSISTENT, TOLERANCE, compare, errors
 from tools.cases import groups
 from tools.models import MODELS
 
+pytestmark = pytest.mark.usefixtures("quick_and_quiet")
 FULL, ADAPTED, *NEWER = groups().values()
 SMALL = [case for case in FULL if "micro" not in case.model]
 

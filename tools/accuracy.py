@@ -38,13 +38,14 @@ LARGE = TrainingPlan(batch=2, seq_len=64, precision="bf16")  # mamba's scan take
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. ``found`` is empty where ``refused`` says why."""
+    """One comparison. ``found`` is empty where ``refused`` says why, or ``failed`` what broke."""
 
     group: str
     case: Case
     device: str
     found: dict[str, tuple[int, float]] = field(default_factory=dict)
     refused: str = ""
+    failed: str = ""
 
 
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
@@ -68,6 +69,8 @@ def run_case(job: tuple[str, Case, str]) -> Row:
         return Row(*job, found=errors(*compare(*job[1:])))
     except ValueError as refusal:
         return Row(*job, refused=" ".join(str(refusal).split()))
+    except Exception as error:
+        return Row(*job, failed=f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def run_large(config: dict) -> str:
@@ -100,7 +103,9 @@ def report(rows: list[Row]) -> str:
     for group in dict.fromkeys(row.group for row in rows):
         own = [row for row in rows if row.group == group]
         ran = [row for row in own if row.found]
-        counts = f"{len(own):>5} {sum(row.device == 'fake' for row in own):>5} {len(own) - len(ran):>7}"
+        counts = (
+            f"{len(own):>5} {sum(row.device == 'fake' for row in own):>5} {sum(bool(row.refused) for row in own):>7}"
+        )
         off = [name for name in (ran[0].found if ran else ()) if any(row.found[name][0] for row in ran)]
         for name in off:
             worst = max(ran, key=lambda row: abs(row.found[name][1]))
@@ -112,12 +117,13 @@ def report(rows: list[Row]) -> str:
             lines.append(f"{group:<44} {counts} {len(ran):>6} {0:>8.3%} {0:>8.3%}")
     reasons = Counter(row.refused for row in rows if row.refused)
     lines += ["", f"{'refused':>7}  why", *(f"{count:>7}  {reason:.150}" for reason, count in reasons.most_common())]
+    lines += [f"failed: {row.case} on {row.device}: {row.failed:.300}" for row in rows if row.failed]
     return "\n".join(lines)
 
 
 def holds(rows: list[Row]) -> bool:
-    """Whether every bucket that stays is exact, and activations and peak are within the tolerance."""
-    return all(
+    """Whether nothing failed, every bucket that stays is exact, and activations and peak are within the tolerance."""
+    return not any(row.failed for row in rows) and all(
         difference == 0 if name in PERSISTENT else abs(share) <= TOLERANCE
         for row in rows
         for name, (difference, share) in row.found.items()
