@@ -42,6 +42,7 @@ class Decoder(Architecture):
         check_shares(attention_dropout=self.attention_dropout)
         if self.window is not None:
             check_counts(sliding_window=self.window)
+        object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
         for kind in self.layer_types:
             check_choice((FULL, SLIDING), layer_types=kind)
         if self.layer_types and len(self.layer_types) != self.n_layer:
