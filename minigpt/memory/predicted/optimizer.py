@@ -94,8 +94,8 @@ class Optimizer:
     def _eight_bit(self, value: Value, moments: int) -> list[Storage]:
         if value.numel < LEAST_8BIT:
             return self._made([4 * value.numel] * moments)
-        if not self.tables:
-            self.tables = self._made([TABLE_8BIT] * moments)
+        if not self.tables or self.plan.optimizer_in_backward:  # which has an optimizer for each tensor
+            self.tables += self._made([TABLE_8BIT] * moments)
         return self._made([value.numel, 4 * -(-value.numel // BLOCK_8BIT)] * moments)
 
     # ------------------------------------------------------------ the update
