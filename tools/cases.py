@@ -38,10 +38,15 @@ class Case:
 
     @property
     def needs_values(self) -> bool:
-        """Whether it needs real tensors: for bitsandbytes, or a product of experts that is fake in bfloat16 alone."""
+        """Whether it needs real tensors.
+
+        For bitsandbytes' layers and 8-bit optimizers, for any of its optimizers that is resumed, and for a product of
+        experts that is fake in bfloat16 alone.
+        """
         few_bits = self.plan.method == "qlora" and not self.model.startswith("minigpt")
         experts = self.model in MIXTURES and self.plan.precision != "bf16"
-        return few_bits or experts or self.plan.optimizer.startswith(("adamw8bit", "lion8bit", "paged"))
+        few_bits |= "8bit" in self.plan.optimizer or "paged" in self.plan.optimizer
+        return few_bits or experts or (self.plan.optimizer, self.plan.step) == ("lion", "resumed")
 
     def __str__(self) -> str:
         plan = self.plan
