@@ -11,7 +11,8 @@ from nbgrader.nbgraderformat import MetadataValidator
 
 from minigpt.memory.families import Architecture
 from tests.tiny_course import HEAD, LAB, LESSON, cells, names
-from tools import ROOT, bank, build, settings
+from tools import ROOT, build, settings
+from tools.bank_lab import Lab, Outcome
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +143,8 @@ def test_the_example_of_the_guide_builds(course):
     assert build.main([], root) == 0
     text = "\n".join(cell.source for cell in cells(root, "labs/lab01-count/lab01-count.ipynb").values())
     assert "NotImplementedError" in text and "micro" not in text and "[[" not in text
-    lab = bank.Lab(root / "content/labs/lab01-count.md", root)
-    assert lab.run("count-minigpt", lab.answers["count-minigpt"]) == bank.Outcome(2)
+    lab = Lab(root / "content/labs/lab01-count.md", root)
+    assert lab.run("count-minigpt", lab.answers["count-minigpt"]) == Outcome(2)
     assert lab.run("count-minigpt", lab.untouched["count-minigpt"]).points == 0
 
 

@@ -21,7 +21,8 @@ from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, GPTConfig
 from minigpt.train import TrainPlan, train
-from tools import ROOT, bank
+from tools import ROOT
+from tools.bank_entries import ID
 
 TINY = GPTConfig(n_layer=2, n_embd=12, n_head=2, context=7, vocab_size=31)
 
@@ -485,4 +486,4 @@ def test_every_id_is_in_kebab_case_and_every_verdict_has_one():
             if isinstance(call.func, ast.Name) and call.func.id == "Wrong":
                 assert len(call.args) == 2, (path.name, call.lineno)
                 id = getattr(call.args[0], "value", None)
-                assert not isinstance(id, str) or re.fullmatch(bank.ID, id), (path.name, id)
+                assert not isinstance(id, str) or re.fullmatch(ID, id), (path.name, id)

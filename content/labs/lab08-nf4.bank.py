@@ -1,7 +1,33 @@
-# Wrong and right answers to lab 08, for tools/bank.py. Never released.
-# ruff: noqa: E402, F811, F821
+# Wrong and right answers to lab 08, as tools/bank_entries.py reads them. Never released.
 
-# %% exercise=codebook wrong="the ends at 0 and 1, torch" verdict=not-finite
+# %% codebook
+# wrong: the ends at 0 and 1, statistics -> raises-statisticserror
+#     every `(end - 0.5)` => `0.5`
+# wrong: symmetric, zero twice -> value-twice
+#     `k / 8) for k in range(1, 9)` => `k / 7) for k in range(8)`
+# wrong: seven on each side -> seven-above
+#     `k / 8) for k in range(1, 9)` => `k / 7) for k in range(1, 8)`
+# wrong: eight on each side -> eight-below
+#     `k / 7) for k in range(1, 8)` => `k / 8) for k in range(1, 9)`
+# wrong: never divided -> not-normalized
+#     ` / above[-1]` => ``
+# wrong: the sides swapped -> sides-swapped
+#     `k / 8) for k in range(1, 9)` => `k / 7) for k in range(1, 8)`
+#     `k / 7) for k in range(1, 8)` => `k / 8) for k in range(1, 9)`
+# wrong: the larger first -> not-ascending
+#     `sorted([*below, 0.0, *above])` => `[*reversed(above), 0.0, *below]`
+# wrong: steps of a ninth and an eighth -> short-steps
+#     `k / 8` => `k / 9`
+#     `k / 7` => `k / 8`
+# wrong: float64 -> wrong-dtype
+#     `*above])` => `*above]), dtype=torch.float64`
+# wrong: a list -> wrong-type
+#     `torch.tensor(` => `[value / above[-1] for value in `
+#     `*above])) / above[-1]` => `*above])]`
+# wrong: sixteen equal shares -> no-zero
+#     `sorted([*below, 0.0, *above])` => `[quantile((i + 0.5) / 16) for i in range(16)]`
+#     `above[-1]` => `quantile(15.5 / 16)`
+# wrong: the ends at 0 and 1, torch -> not-finite
 def codebook(end):
     above = torch.special.ndtri(torch.linspace(0.5, 1, 9)[1:])
     below = torch.special.ndtri(torch.linspace(0, 0.5, 8)[:-1])
@@ -9,91 +35,18 @@ def codebook(end):
     return values / values.max()
 
 
-# %% exercise=codebook wrong="the ends at 0 and 1, statistics" verdict=raises-statisticserror
-def codebook(end):
-    above = [quantile(0.5 + 0.5 * k / 8) for k in range(1, 9)]
-    below = [quantile(0.5 - 0.5 * k / 7) for k in range(1, 8)]
-    return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
-
-
-# %% exercise=codebook wrong="symmetric, zero twice" verdict=value-twice
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(8)]
-    return torch.tensor(sorted([*above, *(-value for value in above)])) / above[-1]
-
-
-# %% exercise=codebook wrong="seven on each side" verdict=seven-above
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    return torch.tensor(sorted([*above, 0.0, *(-value for value in above)])) / above[-1]
-
-
-# %% exercise=codebook wrong="eight on each side" verdict=eight-below
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
-    return torch.tensor(sorted([*above, 0.0, *(-value for value in above)])) / above[-1]
-
-
-# %% exercise=codebook wrong="sixteen equal shares" verdict=no-zero
-def codebook(end):
-    values = torch.tensor([quantile((i + 0.5) / 16) for i in range(16)])
-    return values / values.max()
-
-
-# %% exercise=codebook wrong="sixteen equal steps from end to end" verdict=no-zero
+# wrong: sixteen equal steps from end to end -> no-zero
 def codebook(end):
     values = torch.special.ndtri(torch.linspace(1 - end, end, 16, dtype=torch.float64))
     return (values / values.max()).float()
 
 
-# %% exercise=codebook wrong="never divided" verdict=not-normalized
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    return torch.tensor(sorted([*below, 0.0, *above]))
-
-
-# %% exercise=codebook wrong="the sides swapped" verdict=sides-swapped
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
-    return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
-
-
-# %% exercise=codebook wrong="equal steps of the value" verdict=equal-values
+# wrong: equal steps of the value -> equal-values
 def codebook(end):
     return torch.cat([torch.linspace(-1, 0, 8), torch.linspace(0, 1, 9)[1:]])
 
 
-# %% exercise=codebook wrong="the larger first" verdict=not-ascending
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(8, 0, -1)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    return torch.tensor([*above, 0.0, *below]) / above[0]
-
-
-# %% exercise=codebook wrong="steps of a ninth and an eighth" verdict=short-steps
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 9) for k in range(1, 9)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 8)]
-    return torch.tensor(sorted([*below, 0.0, *above])) / above[-1]
-
-
-# %% exercise=codebook wrong="float64" verdict=wrong-dtype
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    return torch.tensor(sorted([*below, 0.0, *above]), dtype=torch.float64) / above[-1]
-
-
-# %% exercise=codebook wrong="a list" verdict=wrong-type
-def codebook(end):
-    above = [quantile(0.5 + (end - 0.5) * k / 8) for k in range(1, 9)]
-    below = [-quantile(0.5 + (end - 0.5) * k / 7) for k in range(1, 8)]
-    return [value / above[-1] for value in sorted([*below, 0.0, *above])]
-
-
-# %% exercise=codebook wrong="the published table, typed" verdict=fixed-end-0-968
+# wrong: the published table, typed -> fixed-end-0-968
 def codebook(end):
     return torch.tensor([
         -1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0, 0.0795803, 0.1609302,
@@ -101,19 +54,19 @@ def codebook(end):
     ])  # fmt: skip
 
 
-# %% exercise=codebook wrong="asks bitsandbytes" verdict=asks-bitsandbytes
+# wrong: asks bitsandbytes -> asks-bitsandbytes
 def codebook(end):
     return bnb.get_4bit_type("nf4", device="cpu")
 
 
-# %% exercise=codebook wrong="asks the course" verdict=asks-course
+# wrong: asks the course -> asks-course
 def codebook(end):
     from minigpt.nf4 import derive_code
 
     return torch.tensor(derive_code(end))
 
 
-# %% exercise=codebook right="linspace and ndtri"
+# right: linspace and ndtri
 def codebook(end):
     above = torch.special.ndtri(torch.linspace(0.5, end, 9, dtype=torch.float64))[1:]
     below = -torch.special.ndtri(torch.linspace(0.5, end, 8, dtype=torch.float64))
@@ -122,14 +75,14 @@ def codebook(end):
     return (values / above[-1]).float()
 
 
-# %% exercise=codebook right="erfinv, float32 throughout"
+# right: erfinv, float32 throughout
 def codebook(end):
     p = torch.cat([torch.linspace(1 - end, 0.5, 8), torch.linspace(0.5, end, 9)[1:]])
     values = torch.erfinv(2 * p - 1)
     return values / values[-1]
 
 
-# %% exercise=codebook right="numpy and a loop"
+# right: numpy and a loop
 def codebook(end):
     import numpy as np
 
@@ -141,343 +94,98 @@ def codebook(end):
     return torch.from_numpy((values / values.max()).astype(np.float32))
 
 
-# %% exercise=quantize wrong="a tie takes the upper code" verdict=tie-up points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2, right=True)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="w / absmax" verdict=division points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows / absmax.clamp(min=1e-38)[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="float64" verdict=float64 points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).double()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows / absmax.clamp(min=1e-38)[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]).double() / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax.float()
-
-
-# %% exercise=quantize wrong="absmax in the weight's dtype" verdict=wrong-dtype points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1)
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows.float() * (1 / absmax.float().clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="x in the weight's dtype" verdict=low-precision+guarded points=2
-def quantize(weight, code, block):
-    flat = weight.reshape(-1)
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-4))[:, None]
-    codes = torch.bucketize(x.float(), (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax.float()
-
-
-# %% exercise=quantize wrong="absmax of the whole tensor" verdict=one-absmax
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    absmax = flat.abs().max().view(1)
-    codes = torch.bucketize(flat * (1 / absmax), (code[1:] + code[:-1]) / 2)
-    return codes.to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="absmax of the whole tensor, for each block" verdict=one-absmax
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    absmax = flat.abs().max().repeat(-(-len(flat) // block))
-    codes = torch.bucketize(flat * (1 / absmax[0]), (code[1:] + code[:-1]) / 2)
-    return codes.to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="one absmax a row" verdict=absmax-a-row+absmax-a-column
-def quantize(weight, code, block):
-    rows = weight.float().view(weight.shape[0], -1)
-    absmax = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="blocks down the columns" verdict=columns
-def quantize(weight, code, block):
-    flat = weight.t().reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="strided blocks" verdict=strided
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(block, -1)
-    absmax = rows.abs().amax(dim=0)
-    x = rows * (1 / absmax.clamp(min=1e-38))
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="max without abs" verdict=no-abs
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="the last block dropped" verdict=short-block-lost
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = flat[: len(flat) // block * block].view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="whole blocks only" verdict=raises-runtimeerror
-def quantize(weight, code, block):
-    rows = weight.float().view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="padding returned" verdict=padding
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    return torch.bucketize(x, (code[1:] + code[:-1]) / 2).view(-1).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="an epsilon" verdict=guarded
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1) + 1e-8
-    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="a clamp that small weights feel" verdict=guarded points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1).clamp(min=1e-6)
-    codes = torch.bucketize(rows * (1 / absmax)[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="a clamp at 1e-8 in the division" verdict=guarded points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-8))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="a clamp at 1e-12 in the division" verdict=guarded points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-12))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="plus 1e-12 in the division" verdict=guarded points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / (absmax + 1e-12))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="plus 1e-20 in the division" verdict=guarded points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / (absmax + 1e-20))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="the value below, not the nearest" verdict=largest-below
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = (torch.bucketize(x, code, right=True) - 1).clamp(0, len(code) - 1)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="bucketize into the table itself" verdict=smallest-above+tie-up
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    return torch.bucketize(x, code).clamp(max=15).view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="argmin without abs" verdict=argmin-of-x-minus-value
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    return (x.view(-1)[: len(flat), None] - code).argmin(dim=1).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="half the range" verdict=half-range
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = (rows.amax(dim=1) - rows.amin(dim=1)) / 2
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="absmax first" verdict=swapped
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return absmax, codes.view(-1)[: len(flat)].to(torch.uint8)
-
-
-# %% exercise=quantize wrong="integers" verdict=integer-steps
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    return ((7 * x).round() + 7).view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="never divided by absmax" verdict=not-divided
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
-    return torch.bucketize(flat, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="repeat, not repeat_interleave" verdict=repeat
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
-    x = flat * (1 / absmax.clamp(min=1e-38)).repeat(block)[: len(flat)]
-    return torch.bucketize(x, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="the standard deviation" verdict=deviation
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    scale = rows.std(dim=1)
-    codes = torch.bucketize(rows / scale[:, None], (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), scale
-
-
-# %% exercise=quantize wrong="64, whatever the block" verdict=absmax-each-64 points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % 64)).view(-1, 64)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="NF4, whatever the table" verdict=differs points=3
-def quantize(weight, code, block):
-    if len(code) != 16:
-        code = torch.special.ndtri(torch.linspace(0.04, 0.96, 16)) / 1.75
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="int64 codes" verdict=wrong-dtype
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax.clamp(min=1e-38))[:, None]
-    return torch.bucketize(x, (code[1:] + code[:-1]) / 2).view(-1)[: len(flat)], absmax
-
-
-# %% exercise=quantize wrong="zeros become ones" verdict=zeros points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax)[:, None]
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    absmax = torch.where(absmax == 0, 1.0, absmax)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="a NaN for an absmax of zero" verdict=not-finite points=3
-def quantize(weight, code, block):
-    flat = weight.reshape(-1).float()
-    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    absmax = rows.abs().amax(dim=1)
-    x = rows * (1 / absmax)[:, None]
-    absmax = absmax + 0 * x.sum(dim=1)
-    codes = torch.bucketize(x, (code[1:] + code[:-1]) / 2)
-    return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="scales the weight in place" verdict=changes-arguments points=1
-def quantize(weight, code, block):
-    flat = weight.view(-1).float()
-    absmax = F.pad(flat, (0, -len(flat) % block)).view(-1, block).abs().amax(dim=1)
-    flat *= (1 / absmax.clamp(min=1e-38)).repeat_interleave(block)[: len(flat)]
-    return torch.bucketize(flat, (code[1:] + code[:-1]) / 2).to(torch.uint8), absmax
-
-
-# %% exercise=quantize wrong="asks bitsandbytes" verdict=asks-bitsandbytes
+# %% quantize
+# wrong: a tie takes the upper code -> tie-up, keeps 3
+#     `code[:-1]) / 2` => `code[:-1]) / 2, right=True`
+# wrong: w / absmax -> division, keeps 3
+#     `rows * (1 / absmax.clamp(min=1e-38))` => `rows / absmax.clamp(min=1e-38)`
+# wrong: float64 -> float64, keeps 3
+#     `.float()` => `.double()`
+#     `code[:-1]) / 2` => `code[:-1]).double() / 2`
+#     `torch.uint8), absmax` => `torch.uint8), absmax.float()`
+# wrong: absmax in the weight's dtype -> wrong-dtype, keeps 3
+#     `.float()` => ``
+#     `rows * (1 / absmax` => `rows.float() * (1 / absmax.float()`
+# wrong: x in the weight's dtype -> low-precision+guarded, keeps 2
+#     `.float()` => ``
+#     `1e-38` => `1e-4`
+#     `bucketize(x` => `bucketize(x.float()`
+#     `torch.uint8), absmax` => `torch.uint8), absmax.float()`
+# wrong: absmax of the whole tensor -> one-absmax
+#     `rows.abs().amax(dim=1)` => `flat.abs().max().view(1)`
+# wrong: absmax of the whole tensor, for each block -> one-absmax
+#     `rows.abs().amax(dim=1)` => `flat.abs().max().repeat(len(rows))`
+# wrong: one absmax a row -> absmax-a-row+absmax-a-column
+#     `F.pad(flat, (0, -len(flat) % block)).view(-1, block)` => `flat.view(len(weight), -1)`
+# wrong: blocks down the columns -> columns
+#     `weight.reshape(-1)` => `weight.t().reshape(-1)`
+# wrong: strided blocks -> strided
+#     `.view(-1, block)` => `.view(block, -1)`
+#     `dim=1` => `dim=0`
+#     `[:, None]` => ``
+# wrong: max without abs -> no-abs
+#     `rows.abs()` => `rows`
+# wrong: the last block dropped -> short-block-lost
+#     `F.pad(flat, (0, -len(flat) % block))` => `flat[: len(flat) // block * block]`
+# wrong: whole blocks only -> raises-runtimeerror
+#     `F.pad(flat, (0, -len(flat) % block))` => `flat`
+# wrong: padding returned -> padding
+#     `[: len(flat)]` => ``
+# wrong: an epsilon -> guarded
+#     `amax(dim=1)` => `amax(dim=1) + 1e-8`
+# wrong: a clamp that small weights feel -> guarded, keeps 3
+#     `amax(dim=1)` => `amax(dim=1).clamp(min=1e-6)`
+# wrong: a clamp at 1e-8 in the division -> guarded, keeps 3
+#     `1e-38` => `1e-8`
+# wrong: a clamp at 1e-12 in the division -> guarded, keeps 3
+#     `1e-38` => `1e-12`
+# wrong: plus 1e-12 in the division -> guarded, keeps 3
+#     `absmax.clamp(min=1e-38)` => `(absmax + 1e-12)`
+# wrong: plus 1e-20 in the division -> guarded, keeps 3
+#     `absmax.clamp(min=1e-38)` => `(absmax + 1e-20)`
+# wrong: the value below, not the nearest -> largest-below
+#     `(code[1:] + code[:-1]) / 2)` => `code, right=True).sub(1).clamp(0, len(code) - 1)`
+# wrong: bucketize into the table itself -> smallest-above+tie-up
+#     `(code[1:] + code[:-1]) / 2)` => `code).clamp(max=15)`
+# wrong: argmin without abs -> argmin-of-x-minus-value
+#     `torch.bucketize(x, (code[1:] + code[:-1]) / 2)` => `(x[..., None] - code).argmin(dim=-1)`
+# wrong: half the range -> half-range
+#     `rows.abs().amax(dim=1)` => `(rows.amax(dim=1) - rows.amin(dim=1)) / 2`
+# wrong: absmax first -> swapped
+#     `codes.view(-1)[: len(flat)].to(torch.uint8), absmax` => `absmax, codes.view(-1)[: len(flat)].to(torch.uint8)`
+# wrong: integers -> integer-steps
+#     `torch.bucketize(x, (code[1:] + code[:-1]) / 2)` => `(7 * x).round() + 7`
+# wrong: never divided by absmax -> not-divided
+#     ` * (1 / absmax.clamp(min=1e-38))[:, None]` => ``
+# wrong: repeat, not repeat_interleave -> repeat
+#     `rows * ` => `flat * `
+#     `[:, None]` => `.repeat(block)[: len(flat)]`
+# wrong: the standard deviation -> deviation
+#     `rows.abs().amax(dim=1)` => `rows.std(dim=1)`
+# wrong: 64, whatever the block -> absmax-each-64, keeps 3
+#     `% block)).view(-1, block)` => `% 64)).view(-1, 64)`
+# wrong: NF4, whatever the table -> differs, keeps 3
+#     `x = rows *` => `table = torch.special.ndtri(torch.linspace(0.04, 0.96, 16)) / 1.75; x = rows *`
+#     `codes = torch` => `code = code if len(code) == 16 else table; codes = torch`
+# wrong: int64 codes -> wrong-dtype
+#     `.to(torch.uint8)` => ``
+# wrong: zeros become ones -> zeros, keeps 3
+#     `.clamp(min=1e-38)` => ``
+#     `torch.uint8), absmax` => `torch.uint8), torch.where(absmax == 0, 1.0, absmax)`
+# wrong: a NaN for an absmax of zero -> not-finite, keeps 3
+#     `.clamp(min=1e-38)` => ``
+#     `torch.uint8), absmax` => `torch.uint8), absmax + 0 * x.sum(dim=1)`
+# wrong: scales the weight in place -> changes-arguments, keeps 1
+#     `x = rows *` => `flat *=`
+#     `[:, None]` => `.repeat_interleave(block)[: len(flat)]`
+#     `bucketize(x` => `bucketize(flat`
+# wrong: asks bitsandbytes -> asks-bitsandbytes
 def quantize(weight, code, block):
     packed, state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
     return torch.stack([packed.view(-1) >> 4, packed.view(-1) & 15], 1).view(-1)[: weight.numel()], state.absmax
 
 
-# %% exercise=quantize wrong="asks bitsandbytes' kernel, and swallows the no" verdict=asks-bitsandbytes
+# wrong: asks bitsandbytes' kernel, and swallows the no -> asks-bitsandbytes
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -490,7 +198,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize wrong="asks the course" verdict=asks-course
+# wrong: asks the course -> asks-course
 def quantize(weight, code, block):
     from minigpt import nf4
 
@@ -498,11 +206,11 @@ def quantize(weight, code, block):
     return torch.stack([made.packed >> 4, made.packed & 15], 1).view(-1)[: weight.numel()], made.absmax
 
 
-# %% exercise=quantize wrong="asks the checks" verdict=asks-course
+# wrong: asks the checks -> asks-course
 from minigpt.checks.four_bits.quantizing import rounded as quantize
 
 
-# %% exercise=quantize right="argmin of distances"
+# right: argmin of distances
 def quantize(weight, code, block):
     n = weight.numel()
     padded = torch.zeros(-(-n // block) * block)
@@ -514,7 +222,7 @@ def quantize(weight, code, block):
     return (x[:, None] - code).abs().argmin(dim=1).to(torch.uint8), absmax
 
 
-# %% exercise=quantize right="no guard: the code of NaN is the last, times an absmax of zero"
+# right: no guard: the code of NaN is the last, times an absmax of zero
 def quantize(weight, code, block):
     flat = weight.reshape(-1).float()
     rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
@@ -523,7 +231,7 @@ def quantize(weight, code, block):
     return codes.view(-1)[: len(flat)].to(torch.uint8), absmax
 
 
-# %% exercise=quantize right="a loop over blocks, no padding"
+# right: a loop over blocks, no padding
 def quantize(weight, code, block):
     codes, scales = [], []
     for part in weight.detach().flatten().split(block):
@@ -535,7 +243,7 @@ def quantize(weight, code, block):
     return torch.cat(codes), torch.stack(scales)
 
 
-# %% exercise=quantize right="numpy"
+# right: numpy
 def quantize(weight, code, block):
     import numpy as np
 
@@ -548,109 +256,42 @@ def quantize(weight, code, block):
     return torch.from_numpy(codes.astype(np.uint8)), torch.from_numpy(absmax)
 
 
-# %% exercise=pack wrong="low nibble first" verdict=low-half-first
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[1::2] << 4 | codes[0::2]
-
-
-def unpack(packed, n):
-    return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:n]
-
-
-# %% exercise=pack wrong="unpacks the low half first" verdict=low-half-first points=1
-def unpack(packed, n):
-    return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:n]
-
-
-# %% exercise=pack wrong="the first half above the second" verdict=first-half-high+high-halves-first
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[: len(codes) // 2] << 4 | codes[len(codes) // 2 :]
-
-
-def unpack(packed, n):
-    return torch.cat([packed >> 4, packed & 15])[:n]
-
-
-# %% exercise=pack wrong="unpacks all high halves first" verdict=high-halves-first points=1
-def unpack(packed, n):
-    return torch.cat([packed >> 4, packed & 15])[:n]
-
-
-# %% exercise=pack wrong="odd numbers forgotten" verdict=raises-runtimeerror points=1
-def pack(codes):
-    return codes[0::2] << 4 | codes[1::2]
-
-
-# %% exercise=pack wrong="the odd code dropped" verdict=last-lost points=1
-def pack(codes):
-    codes = codes[: len(codes) // 2 * 2].view(-1, 2)
-    return codes[:, 0] << 4 | codes[:, 1]
-
-
-# %% exercise=pack wrong="the half byte left over is returned" verdict=half-byte-too-many points=1
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed & 15], dim=1).view(-1)
-
-
-# %% exercise=pack wrong="no shift" verdict=not-shifted points=1
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] | codes[1::2]
-
-
-# %% exercise=pack wrong="the plus first" verdict=plus-binds-first points=1
-def pack(codes):
-    even, odd = F.pad(codes, (0, len(codes) % 2)).view(-1, 2).unbind(1)
-    return even << 4 + odd
-
-
-# %% exercise=pack wrong="no mask" verdict=not-masked points=1
-def unpack(packed, n):
-    return torch.stack([packed >> 4, packed], dim=1).view(-1)[:n]
-
-
-# %% exercise=pack wrong="nothing packed" verdict=not-packed+not-unpacked
-def pack(codes):
-    return codes.clone()
-
-
-def unpack(packed, n):
-    return packed[:n]
-
-
-# %% exercise=pack wrong="int64 bytes" verdict=wrong-dtype points=1
-def pack(codes):
-    codes = F.pad(codes.long(), (0, len(codes) % 2))
-    return codes[0::2] * 16 + codes[1::2]
-
-
-def unpack(packed, n):
-    return torch.stack([packed // 16, packed % 16], dim=1).view(-1)[:n]
-
-
-# %% exercise=pack wrong="a column, as bitsandbytes shapes it" verdict=not-flat points=1
-def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return (codes[0::2] << 4 | codes[1::2])[:, None]
-
-
-# %% exercise=pack wrong="packs into its argument" verdict=changes-arguments points=1
-def pack(codes):
-    codes[0::2] <<= 4
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] | codes[1::2]
-
-
-# %% exercise=pack wrong="a new tensor on the CPU" verdict=needs-values points=1
-def unpack(packed, n):
-    codes = torch.empty(2 * len(packed), dtype=torch.uint8)
-    codes[0::2], codes[1::2] = packed // 16, packed % 16
-    return codes[:n]
-
-
-# %% exercise=pack wrong="numpy, which needs a CPU" verdict=needs-values points=1
+# %% pack
+# wrong: low nibble first -> low-half-first
+#     `even << 4 | odd` => `odd << 4 | even`
+#     `packed >> 4, packed & 15` => `packed & 15, packed >> 4`
+# wrong: unpacks the low half first -> low-half-first, keeps 1
+#     `packed >> 4, packed & 15` => `packed & 15, packed >> 4`
+# wrong: the first half above the second -> first-half-high+high-halves-first
+#     `.view(-1, 2).unbind(1)` => `.view(2, -1).unbind(0)`
+#     `dim=1` => `dim=0`
+# wrong: unpacks all high halves first -> high-halves-first, keeps 1
+#     `dim=1` => `dim=0`
+# wrong: odd numbers forgotten -> raises-runtimeerror, keeps 1
+#     `F.pad(codes, (0, len(codes) % 2))` => `codes`
+# wrong: the odd code dropped -> last-lost, keeps 1
+#     `F.pad(codes, (0, len(codes) % 2))` => `codes[: len(codes) // 2 * 2]`
+# wrong: the half byte left over is returned -> half-byte-too-many, keeps 1
+#     `[:n]` => ``
+# wrong: no shift -> not-shifted, keeps 1
+#     `even << 4` => `even`
+# wrong: the plus first -> plus-binds-first, keeps 1
+#     `4 | odd` => `4 + odd`
+# wrong: no mask -> not-masked, keeps 1
+#     `packed & 15` => `packed`
+# wrong: nothing packed -> not-packed+not-unpacked
+#     `even << 4 | odd` => `codes.clone()`
+#     `torch.stack([packed >> 4, packed & 15], dim=1).view(-1)[:n]` => `packed[:n]`
+# wrong: int64 bytes -> wrong-dtype, keeps 1
+#     `F.pad(codes` => `F.pad(codes.long()`
+# wrong: a column, as bitsandbytes shapes it -> not-flat, keeps 1
+#     `even << 4 | odd` => `(even << 4 | odd)[:, None]`
+# wrong: packs into its argument -> changes-arguments, keeps 1
+#     `even, odd =` => `codes[0::2] <<= 4; even, odd =`
+#     `even << 4` => `even`
+# wrong: a new tensor on the CPU -> needs-values, keeps 1
+#     `packed & 15` => `torch.empty(len(packed), dtype=torch.uint8).copy_(packed & 15)`
+# wrong: numpy, which needs a CPU -> needs-values, keeps 1
 def unpack(packed, n):
     import numpy as np
 
@@ -658,29 +299,22 @@ def unpack(packed, n):
     return torch.from_numpy(np.stack([bytes_ >> 4, bytes_ & 0x0F], axis=-1).ravel()[:n].copy())
 
 
-# %% exercise=pack wrong="asks the checks" verdict=asks-course points=1
+# wrong: asks the checks -> asks-course, keeps 1
 from minigpt.checks.four_bits.quantizing import unpacked as unpack
 
 
+# wrong: looks for the bytes in its callers -> raises-lookuperror, keeps 1
 def pack(codes):
-    codes = F.pad(codes, (0, len(codes) % 2))
-    return codes[0::2] << 4 | codes[1::2]
+    import inspect
 
-
-# %% exercise=pack wrong="looks for the bytes in its callers" verdict=raises-lookuperror points=1
-def pack(codes):
-    import sys
-
-    frame = sys._getframe(1)
-    while frame:
-        for value in frame.f_locals.values():
-            if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and len(value) == (len(codes) + 1) // 2:
-                return value
-        frame = frame.f_back
+    seen = [value for frame in inspect.stack() for value in frame.frame.f_locals.values()]
+    for value in filter(torch.is_tensor, seen):
+        if value.dtype == torch.uint8 and len(value) == (len(codes) + 1) // 2:
+            return value
     raise LookupError("no truth in sight")
 
 
-# %% exercise=pack right="empty tensors, filled; the half left over is ones"
+# right: empty tensors, filled; the half left over is ones
 def pack(codes):
     packed = torch.full(((len(codes) + 1) // 2,), 15, dtype=torch.uint8)
     packed[: len(codes) // 2] = codes[1::2]
@@ -693,7 +327,7 @@ def unpack(packed, n):
     return codes[:n]
 
 
-# %% exercise=pack right="plain Python; bytes dealt out twice"
+# right: plain Python; bytes dealt out twice
 def pack(codes):
     values = codes.tolist() + [0] * (len(codes) % 2)
     return torch.tensor([16 * a + b for a, b in zip(values[::2], values[1::2])], dtype=torch.uint8)
@@ -704,96 +338,44 @@ def unpack(packed, n):
     return (packed.repeat_interleave(2) >> shift)[:n] % 16
 
 
-# %% exercise=dequantize wrong="multiplied in the weight's dtype" verdict=low-product points=1
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.to(dtype).repeat_interleave(block)[: len(codes)]
-    return (code.to(dtype)[codes.int()] * scale).view(shape)
-
-
-# %% exercise=dequantize wrong="the table rounded first" verdict=low-table points=1
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (code.to(dtype)[codes.int()].float() * scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="float32, never cast" verdict=wrong-dtype points=1
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (code[codes.int()] * scale).view(shape)
-
-
-# %% exercise=dequantize wrong="repeat" verdict=repeat
-def dequantize(codes, absmax, code, shape, dtype, block):
-    return (code[codes.int()] * absmax.repeat(block)[: len(codes)]).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="absmax forgotten" verdict=no-absmax
-def dequantize(codes, absmax, code, shape, dtype, block):
-    return code[codes.int()].to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="divided" verdict=divided
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (code[codes.int()] / scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="codes as integers" verdict=integer-steps
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return ((codes.float() - 7) / 7 * scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="codes not looked up" verdict=codes-multiplied
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (codes * scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="flat" verdict=flat
-def dequantize(codes, absmax, code, shape, dtype, block):
-    return (code[codes.int()] * absmax.repeat_interleave(block)[: len(codes)]).to(dtype)
-
-
-# %% exercise=dequantize wrong="transposed" verdict=transposed
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (code[codes.int()] * scale).to(dtype).view(shape).t()
-
-
-# %% exercise=dequantize wrong="indexed with uint8" verdict=raises-indexerror
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(block)[: len(codes)]
-    return (code[codes] * scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="whole blocks only" verdict=raises-runtimeerror
-def dequantize(codes, absmax, code, shape, dtype, block):
-    return (code[codes.int()].view(-1, block) * absmax[:, None]).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="blocks of 64 always" verdict=differs+raises-runtimeerror
-def dequantize(codes, absmax, code, shape, dtype, block):
-    scale = absmax.repeat_interleave(64)[: len(codes)]
-    return (code[codes.int()] * scale).to(dtype).view(shape)
-
-
-# %% exercise=dequantize wrong="a new tensor on the CPU" verdict=needs-values
-def dequantize(codes, absmax, code, shape, dtype, block):
-    out = torch.empty(len(codes), dtype=dtype)
-    for i, scale in enumerate(absmax):
-        out[i * block : (i + 1) * block] = code[codes[i * block : (i + 1) * block].int()] * scale
-    return out.view(shape)
-
-
-# %% exercise=dequantize wrong="a loop in Python" verdict=needs-values
+# %% dequantize
+# wrong: multiplied in the weight's dtype -> low-product, keeps 1
+#     `absmax.repeat` => `absmax.to(dtype).repeat`
+#     `code[codes.int()]` => `code.to(dtype)[codes.int()]`
+# wrong: the table rounded first -> low-table, keeps 1
+#     `code[codes.int()]` => `code.to(dtype).float()[codes.int()]`
+# wrong: float32, never cast -> wrong-dtype, keeps 1
+#     `.to(dtype)` => ``
+# wrong: repeat -> repeat
+#     `repeat_interleave` => `repeat`
+# wrong: absmax forgotten -> no-absmax
+#     ` * scale` => ``
+# wrong: divided -> divided
+#     `* scale` => `/ scale`
+# wrong: codes as integers -> integer-steps
+#     `code[codes.int()]` => `(codes.float() - 7) / 7`
+# wrong: codes not looked up -> codes-multiplied
+#     `code[codes.int()]` => `codes`
+# wrong: flat -> flat
+#     `.view(shape)` => ``
+# wrong: transposed -> transposed
+#     `.view(shape)` => `.view(shape).t()`
+# wrong: indexed with uint8 -> raises-indexerror
+#     `codes.int()` => `codes`
+# wrong: whole blocks only -> raises-runtimeerror
+#     `code[codes.int()] * scale` => `code[codes.int()].view(-1, block) * absmax[:, None]`
+# wrong: blocks of 64 always -> differs+raises-runtimeerror
+#     `repeat_interleave(block)` => `repeat_interleave(64)`
+# wrong: a new tensor on the CPU -> needs-values
+#     `(code[codes.int()] * scale)` => `torch.empty(len(codes)).copy_(code[codes.int()] * scale)`
+# wrong: a loop in Python -> needs-values
 def dequantize(codes, absmax, code, shape, dtype, block):
     table, scales = code.tolist(), absmax.tolist()
     values = [table[c] * scales[i // block] for i, c in enumerate(codes.tolist())]
     return torch.tensor(values, dtype=torch.float64).float().to(dtype).view(shape)
 
 
-# %% exercise=dequantize wrong="looks for the weight in its callers" verdict=raises-lookuperror
+# wrong: looks for the weight in its callers -> raises-lookuperror
 def dequantize(codes, absmax, code, shape, dtype, block):
     import sys
 
@@ -806,7 +388,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     raise LookupError("no truth in sight")
 
 
-# %% exercise=dequantize wrong="a tensor that looks when it is compared" verdict=wrong-type
+# wrong: a tensor that looks when it is compared -> wrong-type
 class Peeking(torch.Tensor):
     def detach(self):
         import sys
@@ -818,7 +400,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return torch.zeros(shape, dtype=dtype).as_subclass(Peeking)
 
 
-# %% exercise=dequantize wrong="asks bitsandbytes" verdict=asks-bitsandbytes
+# wrong: asks bitsandbytes -> asks-bitsandbytes
 def dequantize(codes, absmax, code, shape, dtype, block):
     codes = F.pad(codes, (0, len(codes) % 2))
     packed = (codes[0::2] << 4 | codes[1::2])[:, None]
@@ -826,7 +408,7 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return bnb.dequantize_4bit(packed, absmax=absmax, out=out, blocksize=block, quant_type="nf4")
 
 
-# %% exercise=dequantize wrong="asks the course" verdict=asks-course
+# wrong: asks the course -> asks-course
 def dequantize(codes, absmax, code, shape, dtype, block):
     from minigpt import nf4
 
@@ -834,14 +416,14 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return nf4.dequantize(nf4.QuantizedWeight(codes[0::2] << 4 | codes[1::2], absmax, torch.Size(shape), dtype, block))
 
 
-# %% exercise=dequantize right="padded blocks"
+# right: padded blocks
 def dequantize(codes, absmax, code, shape, dtype, block):
     values = torch.take(code, codes.long())
     values = F.pad(values, (0, -len(codes) % block)).reshape(-1, block)
     return (values * absmax.unsqueeze(-1)).flatten()[: len(codes)].reshape(shape).type(dtype)
 
 
-# %% exercise=dequantize right="a loop over blocks"
+# right: a loop over blocks
 def dequantize(codes, absmax, code, shape, dtype, block):
     out = codes.new_empty(len(codes), dtype=dtype)
     for i, scale in enumerate(absmax):
@@ -849,238 +431,88 @@ def dequantize(codes, absmax, code, shape, dtype, block):
     return out.reshape(tuple(shape))
 
 
-# %% exercise=quantize-absmax wrong="no offset" verdict=offset-zero points=1
-def quantize_absmax(absmax, tables):
-    table = tables["signed"]
-    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, torch.zeros(())
+# %% quantize-absmax
+# wrong: no offset -> offset-zero, keeps 1
+#     `absmax.mean()` => `torch.zeros(())`
+# wrong: the offset is not subtracted -> not-subtracted+offset-forgotten
+#     `absmax - offset` => `absmax`
+#     ` + offset` => ``
+# wrong: the unsigned table -> unsigned
+#     every `"signed"` => `"unsigned"`
+# wrong: blocks of 64 -> second-each-64+raises-runtimeerror
+#     every `256` => `64`
+# wrong: one absmax2 -> one-for-all+raises-runtimeerror
+#     `rows.abs().amax(dim=1)` => `rows.abs().max().view(1)`
+#     `absmax2.repeat_interleave(256)[: len(codes)]` => `absmax2`
+# wrong: an offset a block -> many-offsets+raises-runtimeerror
+#     `absmax.mean()` => `F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256).mean(dim=1)`
+#     `absmax - offset` => `absmax - offset.repeat_interleave(256)[: len(absmax)]`
+#     `scale + offset` => `scale + offset.repeat_interleave(256)[: len(codes)]`
+# wrong: the smallest as offset -> offset-smallest+unsigned
+#     `absmax.mean()` => `absmax.min()`
+#     every `"signed"` => `"unsigned"`
+# wrong: the offset a float -> offset-float, keeps 1
+#     `absmax.mean()` => `absmax.mean().item()`
+# wrong: padded before the offset is taken away -> padding, keeps 1
+#     `absmax - offset` => `absmax`
+#     `.view(-1, 256)` => `.view(-1, 256) - offset`
+# wrong: the padding in the mean -> padding, keeps 1
+#     `absmax.mean()` => `F.pad(absmax, (0, -len(absmax) % 256)).mean()`
+#     `absmax - offset` => `absmax`
+#     `.view(-1, 256)` => `.view(-1, 256) - offset`
+# wrong: the offset before absmax2 -> swapped+raises-runtimeerror
+#     `absmax2, offset` => `offset, absmax2`
+#     `absmax2.repeat` => `offset.repeat`
+#     `scale + offset` => `scale + absmax2`
+# wrong: max without abs -> no-abs, keeps 1
+#     `rows.abs()` => `rows`
+# wrong: equal steps -> integer-steps
+#     `torch.bucketize(x, (table[1:] + table[:-1]) / 2)` => `(127 * x).round() + 127`
+#     `tables["signed"][codes.int()]` => `(codes.float() - 127) / 127`
+# wrong: the value below, not the nearest -> largest-below, keeps 1
+#     `(table[1:] + table[:-1]) / 2)` => `table, right=True).sub(1).clamp(0, 255)`
+# wrong: never divided by absmax2 -> not-divided+no-second
+#     ` * (1 / absmax2.clamp(min=1e-38))[:, None]` => ``
+#     ` * scale` => ``
+# wrong: the offset is not added again -> offset-forgotten, keeps 2
+#     ` + offset` => ``
+# wrong: decodes with the unsigned table -> unsigned, keeps 2
+#     `"signed"][codes` => `"unsigned"][codes`
+# wrong: the offset scaled too -> offset-multiplied, keeps 2
+#     `tables["signed"][codes.int()] * scale + offset` => `(tables["signed"][codes.int()] + offset) * scale`
+# wrong: a new tensor on the CPU -> needs-values, keeps 2
+#     `scale + offset` => `torch.empty(len(codes)).copy_(scale) + offset`
+# wrong: asks the checks, both ways -> asks-course
+from minigpt.checks.four_bits import nested, quantizing
 
 
-# %% exercise=quantize-absmax wrong="the offset is not subtracted" verdict=not-subtracted+offset-forgotten
 def quantize_absmax(absmax, tables):
-    table = tables["signed"]
-    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, absmax.mean()
+    return *quantizing.rounded(absmax - absmax.mean(), tables["signed"], 256), absmax.mean()
 
 
 def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
+    return nested._decode(codes, absmax2, offset)
 
 
-# %% exercise=quantize-absmax wrong="the unsigned table" verdict=unsigned
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["unsigned"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="blocks of 64" verdict=second-each-64+raises-runtimeerror
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 64)).view(-1, 64)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(64)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="one absmax2" verdict=one-for-all+raises-runtimeerror
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    absmax2 = (absmax - offset).abs().max().view(1)
-    codes = torch.bucketize((absmax - offset) / absmax2, (table[1:] + table[:-1]) / 2)
-    return codes.to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2 + offset
-
-
-# %% exercise=quantize-absmax wrong="an offset a block" verdict=many-offsets+raises-runtimeerror
-def quantize_absmax(absmax, tables):
-    table = tables["signed"]
-    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
-    offset = rows.mean(dim=1)
-    absmax2 = (rows - offset[:, None]).abs().amax(dim=1)
-    codes = torch.bucketize((rows - offset[:, None]) / absmax2[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    values = tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
-    return values + offset.repeat_interleave(256)[: len(codes)]
-
-
-# %% exercise=quantize-absmax wrong="the smallest as offset" verdict=offset-smallest+unsigned
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.min(), tables["unsigned"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="the offset a float" verdict=offset-float points=1
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean().item(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-# %% exercise=quantize-absmax wrong="padded before the offset is taken away" verdict=padding points=1
-def quantize_absmax(absmax, tables):
-    table = tables["signed"]
-    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
-    offset = absmax.mean()
-    rows = rows - offset  # what pads is now -offset, larger than all others
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-# %% exercise=quantize-absmax wrong="the padding in the mean" verdict=padding points=1
-def quantize_absmax(absmax, tables):
-    table = tables["signed"]
-    rows = F.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
-    offset = rows.mean()
-    absmax2 = (rows - offset).abs().amax(dim=1)
-    codes = torch.bucketize((rows - offset) * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-# %% exercise=quantize-absmax wrong="the offset before absmax2" verdict=swapped+raises-runtimeerror
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), offset, absmax2
-
-
-def dequantize_absmax(codes, offset, absmax2, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="max without abs" verdict=no-abs points=1
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.amax(dim=1)
-    codes = torch.bucketize(rows * (1 / absmax2)[:, None], (table[1:] + table[:-1]) / 2).clamp(max=255)
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-# %% exercise=quantize-absmax wrong="equal steps" verdict=integer-steps
-def quantize_absmax(absmax, tables):
-    offset = absmax.mean()
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = (127 * rows / absmax2[:, None]).round() + 127
-    return codes.view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return (codes.float() - 127) / 127 * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="the value below, not the nearest" verdict=largest-below points=1
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    absmax2 = rows.abs().amax(dim=1)
-    codes = torch.searchsorted(table, rows * (1 / absmax2)[:, None], right=True) - 1
-    return codes.clamp(0, 255).view(-1)[: len(absmax)].to(torch.uint8), absmax2, offset
-
-
-# %% exercise=quantize-absmax wrong="never divided by absmax2" verdict=not-divided+no-second
-def quantize_absmax(absmax, tables):
-    offset, table = absmax.mean(), tables["signed"]
-    rows = F.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
-    codes = torch.bucketize(absmax - offset, (table[1:] + table[:-1]) / 2)
-    return codes.to(torch.uint8), rows.abs().amax(dim=1), offset
-
-
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] + offset
-
-
-# %% exercise=quantize-absmax wrong="the offset is not added again" verdict=offset-forgotten points=2
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["signed"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)]
-
-
-# %% exercise=quantize-absmax wrong="decodes with the unsigned table" verdict=unsigned points=2
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return tables["unsigned"][codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
-
-
-# %% exercise=quantize-absmax wrong="the offset scaled too" verdict=offset-multiplied points=2
-def dequantize_absmax(codes, absmax2, offset, tables):
-    return (tables["signed"][codes.int()] + offset) * absmax2.repeat_interleave(256)[: len(codes)]
-
-
-# %% exercise=quantize-absmax wrong="a new tensor on the CPU" verdict=needs-values points=2
-def dequantize_absmax(codes, absmax2, offset, tables):
-    values = torch.zeros(len(codes))
-    for i, scale in enumerate(absmax2):
-        values[256 * i : 256 * (i + 1)] = tables["signed"][codes[256 * i : 256 * (i + 1)].int()] * scale
-    return values + offset
-
-
-# %% exercise=quantize-absmax wrong="asks the checks, both ways" verdict=asks-course
-def quantize_absmax(absmax, tables):
-    from minigpt.checks.four_bits.quantizing import rounded
-
-    offset = absmax.mean()
-    return *rounded(absmax - offset, tables["signed"], 256), offset
-
-
+# wrong: asks the checks, back -> asks-course, keeps 2
 def dequantize_absmax(codes, absmax2, offset, tables):
     from minigpt.checks.four_bits.nested import _decode
 
     return _decode(codes, absmax2, offset)
 
 
-# %% exercise=quantize-absmax wrong="asks the checks, back" verdict=asks-course points=2
-def dequantize_absmax(codes, absmax2, offset, tables):
-    from minigpt.checks.four_bits.nested import _decode
-
-    return _decode(codes, absmax2, offset)
-
-
-# %% exercise=quantize-absmax wrong="looks for the state in its callers" verdict=raises-lookuperror points=1
+# wrong: looks for the state in its callers -> raises-lookuperror, keeps 1
 def quantize_absmax(absmax, tables):
-    import sys
+    import traceback
 
-    frame = sys._getframe(1)
-    while frame:
+    for frame, _ in traceback.walk_stack(None):
         for value in frame.f_locals.values():
             if getattr(value, "state2", None) is not None:
                 return value.absmax, value.state2.absmax, value.offset
-        frame = frame.f_back
-    raise LookupError("no truth in sight")
+    raise LookupError("nobody has quantized it")
 
 
-# %% exercise=quantize-absmax wrong="asks bitsandbytes" verdict=asks-bitsandbytes
+# wrong: asks bitsandbytes -> asks-bitsandbytes
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
     codes, state = bnb.quantize_blockwise(absmax - offset, code=tables["signed"], blocksize=256)
@@ -1091,14 +523,14 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return bnb.dequantize_blockwise(codes, absmax=absmax2, code=tables["signed"], blocksize=256) + offset
 
 
-# %% exercise=quantize-absmax wrong="asks the course" verdict=asks-course points=1
+# wrong: asks the course -> asks-course, keeps 1
 def quantize_absmax(absmax, tables):
     from minigpt.nf4 import quantize_statistics
 
     return quantize_statistics(absmax)
 
 
-# %% exercise=quantize-absmax right="argmin, divided, in a loop"
+# right: argmin, divided, in a loop
 def quantize_absmax(absmax, tables):
     offset = absmax.mean()
     codes, second = [], []
@@ -1115,7 +547,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return torch.cat(parts) + offset
 
 
-# %% exercise=quantize-absmax right="numpy; the offset with one element"
+# right: numpy; the offset with one element
 def quantize_absmax(absmax, tables):
     import numpy as np
 
@@ -1135,149 +567,73 @@ def dequantize_absmax(codes, absmax2, offset, tables):
     return torch.addcmul(offset, tables["signed"][codes.long()], absmax2[blocks])
 
 
-# %% exercise=four-bit-bytes wrong="rounds down" verdict=short-block-lost
-def four_bit_bytes(n, block, double):
-    blocks = n // block
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="half a weight lost" verdict=odd-weight-lost points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
-    return n // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="the offset forgotten" verdict=no-offset points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="an offset in any case" verdict=offset points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    return (n + 1) // 2 + 4 + (blocks + 4 * -(-blocks // 256) if double else 4 * blocks)
-
-
-# %% exercise=four-bit-bytes wrong="whole blocks of codes" verdict=padding
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
-    return blocks * block // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="16-bit scales" verdict=two-byte-absmax points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 2 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="the second level forgotten" verdict=no-second points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    return (n + 1) // 2 + (blocks + 4 if double else 4 * blocks)
-
-
-# %% exercise=four-bit-bytes wrong="the float32 absmax kept beside the codes" verdict=float32-absmax-too points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    total = (n + 1) // 2 + 4 * blocks
-    return total + (blocks + 4 * -(-blocks // 256) + 4 if double else 0)
-
-
-# %% exercise=four-bit-bytes wrong="the second absmax for 64 blocks" verdict=second-each-64 points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 64) + 4 if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="the second absmax for 256 weights" verdict=second-each-256-weights points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-n // 256) + 4 if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="the last 256 rounded down" verdict=short-second-lost points=1
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * (blocks // 256) + 4 if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="the tables counted" verdict=table+both-tables
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) + 4 + 1024 if double else 4 * blocks
-    return (n + 1) // 2 + scales + 64
-
-
-# %% exercise=four-bit-bytes wrong="a byte a weight" verdict=byte-a-weight
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    return n + (blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks)
-
-
-# %% exercise=four-bit-bytes wrong="half a byte and nothing else" verdict=no-absmax+too-few
-def four_bit_bytes(n, block, double):
-    return (n + 1) // 2
-
-
-# %% exercise=four-bit-bytes wrong="bits" verdict=bits
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // block)
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
-    return 8 * ((n + 1) // 2 + scales)
-
-
-# %% exercise=four-bit-bytes wrong="the formula, in floats" verdict=float-for-int
+# %% four-bit-bytes
+# wrong: rounds down -> short-block-lost
+#     `-(-n // block)` => `n // block`
+# wrong: half a weight lost -> odd-weight-lost, keeps 1
+#     `(n + 1) // 2` => `n // 2`
+# wrong: the offset forgotten -> no-offset, keeps 1
+#     `+ 4 if double` => `if double`
+# wrong: an offset in any case -> offset, keeps 1
+#     `else 4 * blocks` => `else 4 * blocks + 4`
+# wrong: whole blocks of codes -> padding
+#     `(n + 1) // 2` => `blocks * block // 2`
+# wrong: 16-bit scales -> two-byte-absmax, keeps 1
+#     `else 4 * blocks` => `else 2 * blocks`
+# wrong: the second level forgotten -> no-second, keeps 1
+#     ` + 4 * -(-blocks // 256)` => ``
+# wrong: the float32 absmax kept beside the codes -> float32-absmax-too, keeps 1
+#     `scales = blocks` => `scales = 4 * blocks + blocks`
+# wrong: the second absmax for 64 blocks -> second-each-64, keeps 1
+#     `256` => `64`
+# wrong: the second absmax for 256 weights -> second-each-256-weights, keeps 1
+#     `-(-blocks // 256)` => `-(-n // 256)`
+# wrong: the last 256 rounded down -> short-second-lost, keeps 1
+#     `-(-blocks // 256)` => `(blocks // 256)`
+# wrong: the tables counted -> table+both-tables
+#     `+ 4 if double` => `+ 4 + 1024 if double`
+#     `+ scales` => `+ scales + 64`
+# wrong: a byte a weight -> byte-a-weight
+#     `(n + 1) // 2` => `n`
+# wrong: half a byte and nothing else -> no-absmax+too-few
+#     ` + scales` => ``
+# wrong: bits -> bits
+#     `(n + 1) // 2 + scales` => `8 * ((n + 1) // 2 + scales)`
+# wrong: double never looked at -> plain, keeps 1
+#     `if double` => `if False`
+# wrong: 64, whatever the block -> blocks-of-64
+#     `-(-n // block)` => `-(-n // 64)`
+# wrong: the formula, in floats -> float-for-int
 def four_bit_bytes(n, block, double):
     return n / 2 + (n / block + 4 * n / block / 256 + 4 if double else 4 * n / block)
 
 
-# %% exercise=four-bit-bytes wrong="double never looked at" verdict=plain points=1
-def four_bit_bytes(n, block, double):
-    return (n + 1) // 2 + 4 * -(-n // block)
-
-
-# %% exercise=four-bit-bytes wrong="64, whatever the block" verdict=blocks-of-64
-def four_bit_bytes(n, block, double):
-    blocks = -(-n // 64)
-    scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
-    return (n + 1) // 2 + scales
-
-
-# %% exercise=four-bit-bytes wrong="asks the course" verdict=asks-course
+# wrong: asks the course -> asks-course
 def four_bit_bytes(n, block, double):
     from minigpt.memory.engine.layers import quantized_bytes
 
     return sum(quantized_bytes(n, double, tables=False))
 
 
-# %% exercise=four-bit-bytes wrong="asks bitsandbytes" verdict=asks-bitsandbytes
+# wrong: asks bitsandbytes -> asks-bitsandbytes
 def four_bit_bytes(n, block, double):
     packed, state = bnb.quantize_4bit(torch.zeros(n), blocksize=block, quant_type="nf4", compress_statistics=double)
     tensors = [packed, state.absmax] + ([state.state2.absmax, state.offset] if double else [])
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-# %% exercise=four-bit-bytes wrong="asks the checks" verdict=asks-course
+# wrong: asks the checks -> asks-course
 from minigpt.checks.four_bits.storage import stored as four_bit_bytes
 
 
-# %% exercise=four-bit-bytes wrong="asks the checks' slips" verdict=asks-course
+# wrong: asks the checks' slips -> asks-course
 def four_bit_bytes(n, block, double):
     from minigpt.checks.four_bits import storage
 
     return (n + 1) // 2 - storage.byte_slips(n, block, double)["no-codes"][1]
 
 
-# %% exercise=four-bit-bytes right="math.ceil"
+# right: math.ceil
 def four_bit_bytes(n, block, double):
     import math
 
@@ -1288,7 +644,7 @@ def four_bit_bytes(n, block, double):
     return total + blocks * 1 + math.ceil(blocks / 256) * 4 + 4
 
 
-# %% exercise=four-bit-bytes right="its own functions on zeros, numpy integers"
+# right: its own functions on zeros, numpy integers
 def four_bit_bytes(n, block, double):
     import numpy as np
 
@@ -1297,111 +653,46 @@ def four_bit_bytes(n, block, double):
     return np.sum([tensor.numel() * tensor.element_size() for tensor in tensors])
 
 
-# %% exercise=scale-bits wrong="bytes for bits" verdict=bytes
-def scale_bits(weights, block):
-    before, after = 4 / block, 1 / block + 4 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 1e9}
-
-
-# %% exercise=scale-bits wrong="0.37 GB" verdict=bits-for-gb points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": before - after}
-
-
-# %% exercise=scale-bits wrong="0.5 bytes a weight saved" verdict=weights-themselves points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": 0.5 * weights / 1e9}
-
-
-# %% exercise=scale-bits wrong="0.5 bits saved" verdict=saved-is-before
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before, "saved_gb": weights * before / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="the second level forgotten" verdict=no-second
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="the 8-bit codes forgotten" verdict=no-absmax-codes
-def scale_bits(weights, block):
-    before, after = 32 / block, 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="16-bit scales" verdict=two-byte-absmax
-def scale_bits(weights, block):
-    before, after = 16 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="the weight's own bits counted" verdict=four-bits-too
-def scale_bits(weights, block):
-    before, after = 4 + 32 / block, 4 + 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="GiB" verdict=gib-for-gb points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    saved = before - after
-    return {"before": before, "after": after, "saved": saved, "saved_gb": weights * saved / 8 / 2**30}
-
-
-# %% exercise=scale-bits wrong="bits never made bytes" verdict=bits points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 1e9}
-
-
-# %% exercise=scale-bits wrong="256 weights share a second absmax" verdict=second-each-256-weights
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / 256
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="64 blocks share a second absmax" verdict=second-each-64
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 64)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="the codes on top of the float32" verdict=float32-absmax-too
-def scale_bits(weights, block):
-    before = 32 / block
-    after = before + 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="numbers for blocks of 64" verdict=blocks-of-64
-def scale_bits(weights, block):
-    saved = 0.5 - 0.126953125
-    return {"before": 0.5, "after": 0.126953125, "saved": saved, "saved_gb": weights * saved / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="0.127 and 0.373, rounded" verdict=differs
-def scale_bits(weights, block):
-    before, after = 32 / block, round(8 / block + 32 / (block * 256), 3)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
-
-
-# %% exercise=scale-bits wrong="bytes for GB" verdict=bytes-for-gb points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8}
-
-
-# %% exercise=scale-bits wrong="a key missing" verdict=missing points=1
-def scale_bits(weights, block):
-    before, after = 32 / block, 8 / block + 32 / (block * 256)
-    return {"before": before, "after": after, "saved": before - after}
-
-
-# %% exercise=scale-bits wrong="asks the course" verdict=asks-course
+# %% scale-bits
+# wrong: bytes for bits -> bytes
+#     `before = 32` => `before = 4`
+#     `8 / block + 32` => `1 / block + 4`
+#     `saved / 8` => `saved`
+# wrong: 0.37 GB -> bits-for-gb, keeps 1
+#     `weights * saved / 8 / 1e9` => `saved`
+# wrong: 0.5 bytes a weight saved -> weights-themselves, keeps 1
+#     `weights * saved / 8 / 1e9` => `weights * 0.5 / 1e9`
+# wrong: 0.5 bits saved -> saved-is-before
+#     `before - after` => `before`
+# wrong: the second level forgotten -> no-second
+#     ` + 32 / (block * 256)` => ``
+# wrong: the 8-bit codes forgotten -> no-absmax-codes
+#     `8 / block + ` => ``
+# wrong: 16-bit scales -> two-byte-absmax
+#     `before = 32` => `before = 16`
+# wrong: the weight's own bits counted -> four-bits-too
+#     `before = 32` => `before = 4 + 32`
+#     `after = 8` => `after = 4 + 8`
+# wrong: GiB -> gib-for-gb, keeps 1
+#     `1e9` => `2**30`
+# wrong: bits never made bytes -> bits, keeps 1
+#     `saved / 8` => `saved`
+# wrong: 256 weights share a second absmax -> second-each-256-weights
+#     `(block * 256)` => `256`
+# wrong: 64 blocks share a second absmax -> second-each-64
+#     `256` => `64`
+# wrong: the codes on top of the float32 -> float32-absmax-too
+#     `after = 8` => `after = before + 8`
+# wrong: numbers for blocks of 64 -> blocks-of-64
+#     `before = 32 / block` => `before = 32 / 64`
+#     `8 / block + 32 / (block * 256)` => `8 / 64 + 32 / (64 * 256)`
+# wrong: 0.127 and 0.373, rounded -> differs
+#     `8 / block + 32 / (block * 256)` => `round(8 / block + 32 / (block * 256), 3)`
+# wrong: bytes for GB -> bytes-for-gb, keeps 1
+#     ` / 1e9` => ``
+# wrong: a key missing -> missing, keeps 1
+#     `, "saved_gb": weights * saved / 8 / 1e9` => ``
+# wrong: asks the course -> asks-course
 def scale_bits(weights, block):
     from minigpt.memory.engine.layers import quantized_bytes
 
@@ -1410,11 +701,11 @@ def scale_bits(weights, block):
     return {"before": before, "after": after, "saved": before - after, "saved_gb": weights * (before - after) / 8 / 1e9}
 
 
-# %% exercise=scale-bits wrong="asks the checks" verdict=asks-course
+# wrong: asks the checks -> asks-course
 from minigpt.checks.four_bits.storage import scale_bits
 
 
-# %% exercise=scale-bits right="from its own count of bytes"
+# right: from its own count of bytes
 def scale_bits(weights, block):
     n = 256 * block
     before = 8 * four_bit_bytes(n, block, False) / n - 4
@@ -1422,7 +713,7 @@ def scale_bits(weights, block):
     return dict(saved_gb=(before - after) * weights / 8e9, saved=before - after, after=after, before=before)
 
 
-# %% exercise=scale-bits right="tensors and fractions"
+# right: tensors and fractions
 def scale_bits(weights, block):
     from fractions import Fraction
 
