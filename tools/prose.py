@@ -73,7 +73,7 @@ def _refuse_unused(code: str, file: str, sources: list[str]) -> None:
 
 def _bound(statement: ast.stmt) -> list[str]:
     """The names that a statement at the top of a file binds. What a function binds inside is its own."""
-    if isinstance(statement, ast.FunctionDef):
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return [statement.name]
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [alias.asname or alias.name for alias in statement.names]
