@@ -49,13 +49,13 @@ def quick_and_quiet():
 
 @pytest.fixture
 def course(tmp_path):
-    """A function that writes a course of given texts, as {"labs/lab01-x": text}, and returns its folder."""
+    """A function that writes a course of given texts, as {"labs/lab01-x.md": text}, and returns its folder."""
 
     def write(**texts: str) -> Path:
         for name in ("pyproject.toml", "constraints.txt", "LICENSE", "README.md"):
             shutil.copy(ROOT / name, tmp_path)
         for name, text in texts.items():
-            path = tmp_path / "content" / f"{name}.md"
+            path = tmp_path / "content" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf8")
         return tmp_path

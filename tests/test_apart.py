@@ -150,7 +150,11 @@ def test_what_a_child_has_started_ends_with_it(children, monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_when_the_parent_dies_its_children_do(how, tmp_path):
-    code = f"import tests.test_apart as t; t.run_apart({{'a': t.sleeper(t.Path({str(tmp_path / 'ids')!r}))}})"
+    code = (
+        "import signal, tests.test_apart as t\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # under nohup it is ignored, and this would wait for ever
+        f"t.run_apart({{'a': t.sleeper(t.Path({str(tmp_path / 'ids')!r}))}})"
+    )
     root = Path(__file__).resolve().parent.parent
     with subprocess.Popen([sys.executable, "-c", code], cwd=root, start_new_session=True) as parent:
         try:

@@ -215,7 +215,7 @@ FAULTS = [None, None, "the verdict is nothing; once is asked for", "the verdict 
 def test_the_judge_sees_every_kind_of_fault(course):
     import math
 
-    root = course(**{"labs/lab01-judge": LAB})
+    root = course(**{"labs/lab01-judge.md": LAB})
     path = root / "content" / "labs" / "lab01-judge.bank.py"
     path.write_text(BANK, encoding="utf8")
     lab = Lab(root / "content" / "labs" / "lab01-judge.md", root)
@@ -228,7 +228,7 @@ def test_the_judge_sees_every_kind_of_fault(course):
 
 
 def test_a_set_up_that_fails_is_the_labs_fault(course):
-    root = course(**{"labs/lab01-judge": LAB.replace("unit = 1", "raise SystemExit(0)")})
+    root = course(**{"labs/lab01-judge.md": LAB.replace("unit = 1", "raise SystemExit(0)")})
     lab = Lab(root / "content" / "labs" / "lab01-judge.md", root)
     with pytest.raises(ValueError, match="lab01-judge: the cells up to double fail: SystemExit: 0"):
         lab.run("double", "")

@@ -19,8 +19,8 @@ from tools.bank_lab import Lab, Outcome
 def built(tmp_path_factory):
     """A course of one lesson and one lab, built."""
     root = tmp_path_factory.mktemp("course")
-    for name, text in {"lessons/01-tiny": LESSON, "labs/lab01-tiny": LAB}.items():
-        path = root / "content" / f"{name}.md"
+    for name, text in {"lessons/01-tiny.md": LESSON, "labs/lab01-tiny.md": LAB}.items():
+        path = root / "content" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
     for name in ("pyproject.toml", "constraints.txt"):
@@ -99,7 +99,7 @@ def test_the_release_raises_where_the_solution_was(built):
 
 
 def test_ids_change_only_with_their_own_cell(course):
-    root = course(**{"lessons/01-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON})
     assert build.main([], root) == 0
     before = set(cells(root, "lessons/01-tiny.ipynb"))
     path = root / "content/lessons/01-tiny.md"
@@ -110,7 +110,10 @@ def test_ids_change_only_with_their_own_cell(course):
 
 
 def test_placeholders(course):
-    numbers = 'numbers: |\n  llama = Architecture.of("llama-7b")\n  table = [[1, 2]]\ntitle:'
+    numbers = (
+        "from minigpt.memory import Architecture\n\n"
+        'llama = Architecture.of("llama-7b")\ntable = [[1, 2]]\nassert all(i for row in table for i in row)\n'
+    )
     text = """
 It has [[ llama.parameters ]] parameters, [[ gb(2 * llama.parameters) ]], [[ table[0][1] ]] or [[ 'two' ]].
 The interval $[[0, 1]]$, `[[0]]` and the [[link]](#a) stay.
@@ -119,7 +122,7 @@ The interval $[[0, 1]]$, `[[0]]` and the [[link]](#a) stay.
 a = [[ 1 ]]
 ```
 """
-    root = course(**{"lessons/01-tiny": HEAD.replace("title:", numbers) + text})
+    root = course(**{"lessons/01-tiny.md": HEAD + text, "lessons/01-tiny.numbers.py": numbers})
     assert build.main([], root) == 0
     prose, code = list(cells(root, "lessons/01-tiny.ipynb").values())[2:]
     parameters = Architecture.of("llama-7b").parameters
@@ -132,14 +135,17 @@ a = [[ 1 ]]
 
 def test_magics_and_a_byte_order_mark_are_no_fault(course):
     body = "\n```{code-cell}\n%matplotlib inline\nfiles = !ls\n```\n"
-    root = course(**{"lessons/01-tiny": "\ufeff" + HEAD + body})
+    root = course(**{"lessons/01-tiny.md": "\ufeff" + HEAD + body})
     assert build.main([], root) == 0
     assert list(cells(root, "lessons/01-tiny.ipynb").values())[-1].source == "%matplotlib inline\nfiles = !ls"
 
 
 def test_the_example_of_the_guide_builds(course):
     guide = (ROOT / "content" / "README.md").read_text()
-    root = course(**{"labs/lab01-count": re.search(r"````markdown\n(.*?)````", guide, re.DOTALL)[1]})
+    text, numbers = (
+        re.search(rf"^(`+){kind}\n(.*?)\1$", guide, re.DOTALL | re.M)[2] for kind in ("markdown", "python")
+    )
+    root = course(**{"labs/lab01-count.md": text, "labs/lab01-count.numbers.py": numbers})
     assert build.main([], root) == 0
     text = "\n".join(cell.source for cell in cells(root, "labs/lab01-count/lab01-count.ipynb").values())
     assert "NotImplementedError" in text and "micro" not in text and "[[" not in text
@@ -156,7 +162,7 @@ def test_the_first_cells_without_an_address(built):
 
 
 def test_the_badge_appears_with_the_address(course, capsys):
-    root = course(**{"labs/lab01-tiny": LAB})
+    root = course(**{"labs/lab01-tiny.md": LAB})
     setting = root / "pyproject.toml"
     setting.write_text(setting.read_text() + '\n[project.urls]\nRepository = "https://github.com/owner/course"\n')
     project = setting.read_text().replace("[project.urls]\n# The one", "# The one", 1)

@@ -74,16 +74,24 @@ REFUSALS = {
 }
 
 
+@pytest.fixture
+def refused(course, capsys):
+    """A function that builds a course of given texts, which must fail, and returns the one sentence that says why."""
+
+    def refuse(**texts: str) -> str:
+        root = course(**texts)
+        assert build.main([], root) == 1 and not names(root)
+        [said] = capsys.readouterr().err.splitlines()
+        return said
+
+    return refuse
+
+
 @pytest.mark.parametrize("why", REFUSALS)
-def test_refusals(course, capsys, why):
+def test_refusals(refused, why):
     body, words = REFUSALS[why]
-    root = course(**{"labs/lab01-tiny": HEAD + body})
-    assert build.main([], root) == 1
-    said = capsys.readouterr().err
-    assert (
-        said.startswith("tools.build: content/labs/lab01-tiny.md: ") and words in said and len(said.splitlines()) == 1
-    )
-    assert not names(root)
+    said = refused(**{"labs/lab01-tiny.md": HEAD + body})
+    assert said.startswith("tools.build: content/labs/lab01-tiny.md: ") and words in said
 
 
 FRONT_MATTER = {
@@ -93,9 +101,6 @@ FRONT_MATTER = {
     "a negative budget": ("cpu: 1", "cpu: -1", "minutes cpu is -1"),
     "an unknown entry": ("title:", "author: me\ntitle:", "'author'; allowed: title"),
     "torch on Colab": ("title:", "colab: [torch]\ntitle:", "colab has 'torch'"),
-    "numbers fail": ("title:", "numbers: |\n  a = 1\n  b = c\ntitle:", "line 4: the numbers block fails at 'b = c'"),
-    "numbers do not parse": ("title:", "numbers: |\n  a = (\ntitle:", "line 3: the numbers block fails at 'a = ('"),
-    "numbers exit": ("title:", "numbers: |\n  raise SystemExit(3)\ntitle:", "line 3: the numbers block fails at"),
     "numbered minutes": ("{cpu: 1, gpu: 0.5}", "{1: 1, gpu: 0.5}", "minutes is {1: 1, 'gpu': 0.5}; write"),
     "no end of minutes": ("cpu: 1", "cpu: .inf", "minutes cpu is inf"),
     "an empty title": ("title: Tiny", "title: ' '", "title is ' '; it must be text"),
@@ -104,25 +109,46 @@ FRONT_MATTER = {
 
 
 @pytest.mark.parametrize("why", FRONT_MATTER)
-def test_front_matter_refusals(course, capsys, why):
+def test_front_matter_refusals(refused, why):
     old, new, words = FRONT_MATTER[why]
-    root = course(**{"lessons/01-tiny": HEAD.replace(old, new)})
-    assert build.main([], root) == 1
-    said = capsys.readouterr().err
-    assert (
-        said.startswith("tools.build: content/lessons/01-tiny.md: ") and words in said and len(said.splitlines()) == 1
-    )
+    said = refused(**{"lessons/01-tiny.md": HEAD.replace(old, new)})
+    assert said.startswith("tools.build: content/lessons/01-tiny.md: ") and words in said
 
 
-def test_graded_cells_stay_out_of_lessons(course, capsys):
-    root = course(**{"lessons/01-tiny": HEAD + EXERCISE + CHECK})
-    assert build.main([], root) == 1
-    assert "graded cells belong to a lab" in capsys.readouterr().err
+NUMBERS = {
+    "a name that the prose alone knows": ("a = 1\n", "line 7: [[ b ]] fails: NameError: name 'b' is not defined"),
+    "a name that nobody uses": ("a = 1\nb = c = a\n", "01-tiny.numbers.py, line 2: no placeholder uses 'c'"),
+    "one that a function uses for its own": (
+        "a = b = 1\ndef f():\n    a = 2\n", "01-tiny.numbers.py, line 1: no placeholder uses 'a'"
+    ),
+    "a function that nobody calls": ("b = 1\ndef f():\n    return b\n", "line 2: no placeholder uses 'f'"),
+    "an import for nothing": ("from math import log, gcd as b\nb = b(2, 3)\n", "line 1: no placeholder uses 'log'"),
+    "a name that is not imported": ("b = GB\n", "01-tiny.numbers.py, line 1: 'b = GB' fails: NameError"),
+    "a figure that moved": ("b = 1\nassert b == 2\n", "line 2: 'assert b == 2' fails: AssertionError"),
+    "an error deeper": ("def f():\n    return 1 / 0\nb = f()\n", "line 2: 'return 1 / 0' fails: ZeroDivisionError"),
+    "no Python": ("b = 1\na = (\n", "01-tiny.numbers.py, line 2: 'a = (' fails: SyntaxError: '(' was never closed"),
+    "an end": ("raise SystemExit(3)\n", "line 1: 'raise SystemExit(3)' fails: SystemExit: 3"),
+}  # fmt: skip
 
 
-def test_a_file_name_out_of_order_is_refused(course, capsys):
-    assert build.main([], course(**{"labs/first": LAB})) == 1
-    assert "content/labs/first.md: the name must be labNN-name.md" in capsys.readouterr().err
+@pytest.mark.parametrize("why", NUMBERS)
+def test_numbers_are_refused(refused, why):
+    numbers, words = NUMBERS[why]
+    said = refused(**{"lessons/01-tiny.md": HEAD + "\nIt is [[ b ]].\n", "lessons/01-tiny.numbers.py": numbers})
+    assert said.startswith("tools.build: content/lessons/01-tiny.md: ") and words in said
+
+
+def test_numbers_without_a_text_are_refused(refused):
+    said = refused(**{"lessons/01-tiny.md": LESSON, "lessons/02-tiny.numbers.py": "a = 1"})
+    assert "content/lessons/02-tiny.numbers.py: there is no text of this name" in said
+
+
+def test_graded_cells_stay_out_of_lessons(refused):
+    assert "graded cells belong to a lab" in refused(**{"lessons/01-tiny.md": HEAD + EXERCISE + CHECK})
+
+
+def test_a_file_name_out_of_order_is_refused(refused):
+    assert "content/labs/first.md: the name must be labNN-name.md" in refused(**{"labs/first.md": LAB})
 
 
 PROJECTS = {
@@ -134,10 +160,7 @@ PROJECTS = {
 
 
 @pytest.mark.parametrize("why", PROJECTS)
-def test_a_broken_setting_is_one_sentence(course, capsys, why):
+def test_a_broken_setting_is_one_sentence(refused, why):
     text, words = PROJECTS[why]
-    root = course(**{"lessons/01-tiny": LESSON})
-    (root / "pyproject.toml").write_text(text)
-    assert build.main([], root) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("tools.build: pyproject.toml") and words in said and len(said.splitlines()) == 1
+    said = refused(**{"lessons/01-tiny.md": LESSON, "../pyproject.toml": text})
+    assert said.startswith("tools.build: pyproject.toml") and words in said

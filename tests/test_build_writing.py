@@ -12,7 +12,7 @@ from tools import build
 
 
 def test_stale_notebooks_are_found_and_renewed(course, capsys):
-    root = course(**{"lessons/01-tiny": LESSON, "lessons/02-gone": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON, "lessons/02-gone.md": LESSON})
     assert build.main(["--check"], root) == 1
     assert not (root / "lessons").exists()  # --check writes nothing
     assert build.main([], root) == 0 and build.main(["--check"], root) == 0
@@ -28,7 +28,7 @@ def test_stale_notebooks_are_found_and_renewed(course, capsys):
 
 
 def test_only_changed_files_are_written(course, capsys):
-    root = course(**{"lessons/01-tiny": LESSON, "lessons/02-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON, "lessons/02-tiny.md": LESSON})
     build.main([], root)
     stamps = {name: (root / name).stat().st_mtime_ns for name in names(root)}
     (root / "content/lessons/02-tiny.md").write_text(LESSON + "\nMore.\n")
@@ -38,7 +38,7 @@ def test_only_changed_files_are_written(course, capsys):
 
 
 def test_work_is_not_overwritten(course, capsys):
-    root = course(**{"lessons/01-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON})
     build.main([], root)
     path = root / "lessons/01-tiny.ipynb"
     notebook = nbformat.read(path, as_version=4)
@@ -56,7 +56,7 @@ def test_work_is_not_overwritten(course, capsys):
 
 @pytest.mark.parametrize("ledger", [None, 5, ["source"]])
 def test_a_notebook_of_somebody_elses_is_not_overwritten(course, capsys, ledger):
-    root = course(**{"lessons/01-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON})
     (root / "lessons").mkdir()
     theirs = json.dumps({"cells": [], "metadata": {"ledger": ledger}, "nbformat": 4, "nbformat_minor": 5})
     (root / "lessons/01-tiny.ipynb").write_text(theirs)
@@ -65,7 +65,7 @@ def test_a_notebook_of_somebody_elses_is_not_overwritten(course, capsys, ledger)
 
 
 def test_nothing_else_is_released(course, capsys):
-    root = course(**{"labs/lab01-tiny": LAB})
+    root = course(**{"labs/lab01-tiny.md": LAB})
     (root / "content/labs/lab01-tiny.bank.py").write_text("wrong = ['3 * x']")
     assert build.main([], root) == 0
     assert not list(root.glob("labs/**/*.py")) and not list(root.glob("solutions/**/*.py"))
@@ -75,7 +75,7 @@ def test_nothing_else_is_released(course, capsys):
 
 
 def test_an_unwritable_folder_is_one_sentence(course, capsys):
-    root = course(**{"lessons/01-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON})
     (root / "lessons").write_text("a file where the folder should be")
     assert build.main([], root) == 1
     said = capsys.readouterr().err

@@ -3,7 +3,6 @@
 That each wrong answer is named, and each right one passes, is the bank's business (test_banks.py).
 """
 
-import contextlib
 import logging
 import warnings
 
@@ -22,16 +21,9 @@ from minigpt.checks.four_bits import asking, nested, quantizing, storage  # noqa
 from minigpt.checks.four_bits.asking import Weight, ask  # noqa: E402
 from minigpt.memory.engine import layers  # noqa: E402
 from minigpt.memory.families import Architecture  # noqa: E402
+from tests.judged import refuses  # noqa: E402
 
 NF4, DTYPES = quantizing.NF4, (torch.float32, torch.bfloat16, torch.float16)
-
-
-@contextlib.contextmanager
-def refuses(id: str, says: str | None = None):
-    """The verdict has this id, and its sentence says this."""
-    with pytest.raises(Wrong, match=says) as caught:
-        yield
-    assert caught.value.id == id
 
 
 # ---------------------------------------------------------------- the truth

@@ -93,7 +93,7 @@ def execute(python: Path, notebook: Path) -> nbformat.NotebookNode:
 @pytest.fixture
 def tiny(course):
     """A course of one lesson, with the real package and one asset more; packed."""
-    root = course(**{"lessons/01-tiny": LESSON})
+    root = course(**{"lessons/01-tiny.md": LESSON})
     copy_package(root)
     (root / "minigpt/assets").mkdir(exist_ok=True)
     (root / "minigpt/assets/probe.bin").write_bytes(bytes(range(256)) * 40)
@@ -145,7 +145,7 @@ def test_what_is_packed(tiny):
 def test_labs_are_packed_as_students_get_them(course):
     from test_build import LAB
 
-    root = course(**{"labs/lab01-tiny": LAB})
+    root = course(**{"labs/lab01-tiny.md": LAB})
     copy_package(root)
     assert build.main([], root) == 0 and colab.main([], root) == 0
     assert [path.name for path in (root / "build/colab").iterdir()] == ["lab01-tiny.ipynb"]

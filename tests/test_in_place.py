@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 
 from minigpt.memory import MemoryMeter
+from tests.profiled import profiled_peak
 
 ROWS, WIDTH = 64, 64  # 16 KiB in float32
 INDEX = torch.arange(ROWS).flip(0)
@@ -40,19 +40,6 @@ PICKS = {
     "a sum, one is held by the caller": lambda x: x.exp() + x,
     "parts of one": lambda x: sum(part.exp() for part in x.split(16)),
 }
-
-
-def profiled_peak(run) -> int:
-    """Bytes that ``run`` has allocated at most, without a mode."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    assert events, "the profiler recorded no allocation"
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 @pytest.mark.parametrize("pick", PICKS.values(), ids=list(PICKS))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from minigpt.memory import MemoryMeter, TrainingPlan
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import make_batch, measure, training_step
 from minigpt.model import GPTConfig
+from tests.profiled import profiled_peak
 from tools.models import MODELS, llama
 
 KIB = 1024
@@ -43,19 +43,6 @@ def test_inputs_that_are_no_tensors_are_refused(inputs):
         MemoryMeter(inputs=inputs)
 
 
-def allocator_peak(step) -> int:
-    """Bytes that one run of ``step`` has allocated at most, from the profiler's allocator events."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    assert events, "the profiler recorded no allocation"
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
-
-
 def prepared(name: str, plan: TrainingPlan):
     """A model after its first step, and the function that runs a second."""
     torch.manual_seed(0)
@@ -81,7 +68,7 @@ def test_peak_is_the_profilers(where):
         before = meter.live
         training_step(module, optimizer, batch, plan, meter.mark)
     _let_go(optimizer, plan)
-    profiled = allocator_peak(lambda: training_step(module, optimizer, batch, plan))
+    profiled = profiled_peak(lambda: training_step(module, optimizer, batch, plan))
     assert abs(meter.peak - before - profiled) <= KIB
     assert meter.result().peak.total == meter.peak
 

@@ -7,7 +7,10 @@ import re
 import pytest
 import yaml
 
+from minigpt.memory.families.architecture import FAMILIES
 from tools import ROOT
+from tools.cases import groups
+from tools.models import MODELS
 
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
 
@@ -48,3 +51,13 @@ def test_the_table_has_every_notebook_and_its_budget():
         assert minutes == f"{declared['minutes']['cpu']:g}", stem
         assert memory == f"{declared['memory_gb']['ram']:g} GB", stem
         assert gpu == f"{declared['minutes']['gpu']:g} min, {declared['memory_gb']['vram']:g} GB", stem
+
+
+def test_what_accuracy_compares_is_counted_right():
+    text = " ".join(README.split())
+    families, cases, models = (
+        int(re.search(said, text)[1].replace(",", ""))
+        for said in (r"knows (\d+) model families", r"over ([\d,]+) cases", r": (\d+) small models of all families")
+    )
+    assert families == len(FAMILIES) and models == len(MODELS)
+    assert cases == sum(map(len, groups().values()))

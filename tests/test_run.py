@@ -129,7 +129,7 @@ def test_interrupt_ends_the_notebook_and_keeps_the_rest(course, ran, tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs ignore it, and so would this
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     signal.signal(signal.SIGINT, before)
-    pid = tmp_path / "build/run/work/02-slow/pid"
+    pid = tmp_path / "build" / "run" / "work" / "02-slow" / "pid"
     deadline = time.monotonic() + 60
     while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -27,7 +27,7 @@ from nbformat.v4 import new_notebook
 from tools import ROOT, cells, opening, prose, settings, write_whole
 
 NAMES = {"lessons": re.compile(r"\d\d-[a-z0-9-]+"), "labs": re.compile(r"lab\d\d-[a-z0-9-]+")}
-FRONT_MATTER = ("title", "minutes", "memory_gb", "numbers", "colab")
+FRONT_MATTER = ("title", "minutes", "memory_gb", "colab")
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -45,13 +45,21 @@ class Document:
         return self.path.parent.name == "labs"
 
     @property
+    def numbers(self) -> Path:
+        """The Python that defines what the text's placeholders name, if the text needs any."""
+        return self.path.with_suffix(".numbers.py")
+
+    @property
     def notebook(self) -> str:
         name = self.path.stem
         return f"solutions/{name}/{name}.ipynb" if self.is_lab else f"lessons/{name}.ipynb"
 
 
 def documents(root: Path) -> list[Document]:
-    """The course's texts, in order. Raises ValueError for a file whose name is not of the form NN-name.md."""
+    """The course's texts, in order.
+
+    Raises ValueError for a text whose name is not of the form NN-name.md, and for a file of numbers without its text.
+    """
     found = []
     for kind, pattern in NAMES.items():
         for path in sorted((root / "content" / kind).glob("*.md")):
@@ -59,6 +67,9 @@ def documents(root: Path) -> list[Document]:
                 form = "NN-name.md" if kind == "lessons" else "labNN-name.md"
                 raise ValueError(f"{path.relative_to(root)}: the name must be {form}, in lower case")
             found.append(Document(path.relative_to(root)))
+    strays = set(root.glob("content/*/*.numbers.py")) - {root / document.numbers for document in found}
+    for path in sorted(strays):
+        raise ValueError(f"{path.relative_to(root)}: there is no text of this name")
     return found
 
 
@@ -88,14 +99,12 @@ def convert(document: Document, root: Path, address: str | None, versions: dict[
     except Exception as error:  # jupytext and yaml raise many kinds, all about the text
         raise ValueError(f"not valid MyST: {' '.join(str(error).split())}") from None
     ledger = _front_matter(dict(source.metadata), versions)
-    names = prose.namespace(ledger.pop("numbers"), text)
-
     body = cells.expand(source.cells, document.path.stem, graded=document.is_lab)
     if any(cell.cell_type == "markdown" and re.match(r"# ", cell.source) for cell in body):
         raise ValueError("a heading with one #; the title comes from the front matter, so start with ##")
-    for cell in body:
-        if cell.cell_type == "markdown":
-            cell.source = prose.fill(cell.source, names, text)
+    markdown = [cell for cell in body if cell.cell_type == "markdown"]
+    for cell, words in zip(markdown, prose.filled([c.source for c in markdown], text, root / document.numbers)):
+        cell.source = words
     ledger |= {"kind": "lab" if document.is_lab else "lesson", "source": document.path.as_posix()}
     if document.is_lab:
         ledger["points"] = sum(cell.metadata.get("nbgrader", {}).get("points", 0) for cell in body)
@@ -157,9 +166,7 @@ def _front_matter(given: dict, versions: dict[str, str]) -> dict:
         for part, number in value.items():
             if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < inf:
                 raise ValueError(f"front matter: {key} {part} is {number!r}; it must be a number of at least 0")
-    numbers, colab = given.get("numbers", ""), given.get("colab", [])
-    if not isinstance(numbers, str):
-        raise ValueError("front matter: numbers is not text; write 'numbers: |' and indent the Python below it")
+    colab = given.get("colab", [])
     if not isinstance(colab, list):
         raise ValueError(f"front matter: colab is {colab!r}; it must be a list of packages")
     for name in colab:
@@ -167,7 +174,7 @@ def _front_matter(given: dict, versions: dict[str, str]) -> dict:
             raise ValueError(
                 f"front matter: colab has {name!r}; allowed: packages in constraints.txt, not torch or numpy"
             )
-    return {**given, "numbers": numbers, "colab": colab}
+    return {**given, "colab": colab}
 
 
 def _refuse_strays(root: Path) -> None:

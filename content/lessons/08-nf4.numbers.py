@@ -1,0 +1,35 @@
+"""The numbers in the prose of lesson 08. content/README.md says how it uses them."""
+
+from math import log
+from statistics import NormalDist
+
+from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.units import GB
+from minigpt.model import GPTConfig
+from minigpt.nf4 import derive_code
+
+nano = Architecture.of(GPTConfig.preset("nano"))
+nano_matrices = sum(t.kind == "linear" for t in nano.tensors())
+offset = 1 - (1 / 30 + 1 / 32) / 2
+edge = NormalDist().inv_cdf(offset)
+half = (1 + 0.5 ** (1 / 64)) / 2
+typical = NormalDist().inv_cdf(half)
+fitting = log(0.5) / log(2 * offset - 1)
+block_kurtosis = 3 * 63 / 65 * (63 / 64) ** 2
+inner = sum(abs(value * edge) < NormalDist().inv_cdf(0.75) for value in derive_code())
+llama = Architecture.of("llama-7b")
+P, matrices = llama.linear_parameters, sum(t.kind == "linear" for t in llama.tensors())
+rest = llama.parameters - P
+plain_bits, nested_bits = 4 + 32 / 64, 4 + 8 / 64 + 32 / (64 * 256)
+plain, nested = P // 2 + 4 * P // 64, P // 2 + P // 64 + 4 * P // (64 * 256) + 4 * matrices
+saved = plain - nested
+saved_bits = plain_bits - nested_bits
+break_even = round((1024 + 4) / (saved_bits / 8))
+litgpt_plain, litgpt_nested = 14.14 * GB, 13.84 * GB
+
+
+def peak(**choices):
+    return predict("llama-7b", TrainingPlan(batch=4, seq_len=512, precision="bf16", **choices)).peak
+
+
+lora, prepared = peak(method="lora"), peak(method="qlora")

@@ -1,0 +1,67 @@
+"""What a cell's parts come to: one line, points, or verdicts that have an id."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from minigpt import checks
+from minigpt.checks import Wrong
+from tests.judged import refuses
+from tools import ROOT
+from tools.bank_entries import ID
+
+
+def says(*ids: str, points: float = 1, **options):
+    """A part whose check raises a verdict with each of these ids in turn."""
+
+    def check(case=None):
+        if case:
+            raise Wrong(case, f"{case} is wrong")
+
+    return checks.part(points, check, each=ids, **options)
+
+
+def test_all_parts_right_is_one_line_and_no_value(capsys):
+    assert checks.score("all is right", says(points=2), says()) is None
+    assert capsys.readouterr().out == "Passed: all is right\n"
+
+
+def test_some_parts_right_is_a_number_that_nbgrader_takes(capsys):
+    points = checks.score("all is right", says(points=2), says("late"), says("late", "never"), says(points=0.5))
+    assert isinstance(points, float) and repr(points) == "2.5"
+    assert points.verdict.ids == {"late"} and str(points.verdict) == "late is wrong"  # said once
+    assert capsys.readouterr().out == "2.5 of 4.5 points\nlate is wrong\n"
+
+
+def test_no_part_right_is_the_verdict_alone(capsys):
+    with refuses("a+b+c", "^a\\+b is wrong\nc is wrong$"):
+        checks.score("all is right", says("a+b"), says("c"))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_part_that_builds_on_another_counts_after_it_only():
+    first, second = says("first"), says()
+    with refuses("first"):
+        checks.score("", first, says(after=first), says("unseen", after=(second, first)))
+    assert checks.score("", second, says(after=second), says("third", after=second)) == 2
+
+
+def test_a_verdict_is_a_sentence_and_no_traceback():
+    assert Wrong("id", "the head is counted twice")._render_traceback_() == ["Wrong: the head is counted twice"]
+
+
+def test_an_error_of_the_checks_is_no_verdict():
+    with pytest.raises(ZeroDivisionError):
+        checks.score("", says(), checks.part(1, lambda: 1 / 0))
+
+
+def test_every_id_is_in_kebab_case_and_every_verdict_has_one():
+    for path in (ROOT / "minigpt" / "checks").rglob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id == "Wrong":
+                assert len(call.args) == 2, (path.name, call.lineno)
+                id = getattr(call.args[0], "value", None)
+                assert not isinstance(id, str) or re.fullmatch(ID, id), (path.name, id)
