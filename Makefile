@@ -17,8 +17,8 @@ help: ## list the targets
 run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY=lab02 SOURCE=labs ARGS="-p NAME VALUE")
 	$(BIN)/python -m tools.run $(if $(ONLY),--only $(ONLY)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
-test: $(READY) ## run the tests
-	$(BIN)/python -m pytest --durations=15 $(ARGS)
+test: $(READY) ## run the tests, in two processes
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --durations=15 $(ARGS)
 
 test-quick: $(READY) ## run the tests but for the slow ones, in about a minute
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 os.environ["MPLBACKEND"] = "agg"
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of two processes: with threads for all cores, each would slow both
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # nbgrader calls alembic
 
 

@@ -19,6 +19,7 @@ import numpy
 import pytest
 import torch
 
+from tests.tiny_course import LAB
 from tools import ROOT, build, colab, settings
 
 LESSON = """---
@@ -143,8 +144,6 @@ def test_what_is_packed(tiny):
 
 
 def test_labs_are_packed_as_students_get_them(course):
-    from test_build import LAB
-
     root = course(**{"labs/lab01-tiny.md": LAB})
     copy_package(root)
     assert build.main([], root) == 0 and colab.main([], root) == 0
