@@ -20,6 +20,8 @@ from minigpt.memory.plan import PRECISIONS
 from tools import fuzz
 from tools.fuzz_space import FAMILIES, NO_SDPA, as_model, draw_case, draw_model, draw_plan
 
+pytestmark = pytest.mark.usefixtures("quick_and_quiet")
+
 
 def small(family: str, plan: dict, **changes) -> dict:
     """A case: the plainest model of the family with changes, on real tensors."""
@@ -46,13 +48,6 @@ FOUND = {
     "8-bit AdamW has no float32 gradients": small("gpt2", dict(precision="bf16-master-grad32", optimizer="adamw8bit")),
     "SGD has no float32 gradients": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_and_quiet():
-    """The fuzzer's own switches of torch and transformers, put back afterwards."""
-    with fuzz.quick_and_quiet():
-        yield
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from minigpt.model import GPTConfig
 from minigpt.precision import KahanAdamW
 from tools.models import gpt2, llama
 
+pytestmark = pytest.mark.usefixtures("quick_and_quiet")
 NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 
 
