@@ -26,7 +26,6 @@ class Judgement:
     entry: Entry
     outcome: Outcome
     fault: str | None  # why the entry did not fare as it should; None when it did
-    hidden_only: bool = False  # only the hidden tests catch it
 
     @property
     def line(self) -> str:
@@ -34,15 +33,14 @@ class Judgement:
         what = self.fault or (f"{verdict.id}: {verdict}" if verdict else "passes")
         what = what.splitlines()[0] if self.fault or len(what) <= 130 else what.splitlines()[0][:127] + "..."
         keeps = f" [keeps {self.outcome.points:g}]" if verdict and self.outcome.points else ""
-        hidden = " [hidden]" if self.hidden_only else ""
         start = f"{mark:5}{self.lab[:5]:7}{self.entry.exercise:20}{self.entry.kind:7}"
-        return f"{start}{self.entry.title:52}  {what}{keeps}{hidden}"
+        return f"{start}{self.entry.title:52}  {what}{keeps}"
 
 
 def judge(lab: Lab, entry: Entry) -> Judgement:
     """Whether the check treats this entry as it should."""
     outcome = lab.run(entry.exercise, entry.code)
-    full, fault, hidden_only = lab.points[entry.exercise], None, False
+    full, fault = lab.points[entry.exercise], None
     found = outcome.verdict.ids if outcome.verdict else frozenset()
     if outcome.error:
         fault = f"it ends in an error that is no verdict: {outcome.error}"
@@ -53,9 +51,13 @@ def judge(lab: Lab, entry: Entry) -> Judgement:
         fault = f"it gets {outcome.points:g} of {full:g} points, not {entry.points:g}"
     elif not entry.verdict and outcome.stderr:
         fault = f"the check writes to stderr: {outcome.stderr.strip()}"
-    elif entry.verdict:
-        hidden_only = lab.run(entry.exercise, entry.code, hidden=False).points == full
-    return Judgement(lab.name, entry, outcome, fault, hidden_only)
+    return Judgement(lab.name, entry, outcome, fault)
+
+
+def only_hidden_tests_catch(lab: Lab, entry: Entry) -> bool:
+    """Whether a wrong answer gets all points from what a student sees of the check."""
+    seen = lab.run(entry.exercise, entry.code, hidden=False)
+    return bool(entry.verdict) and seen.points == lab.points[entry.exercise]
 
 
 def banks(root: Path = ROOT) -> list[Path]:
@@ -81,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
             lab = Lab(path)
             for entry in read_bank(path.with_suffix(".bank.py"), lab.answers):
                 judgement = judge(lab, entry)
-                print(judgement.line, flush=True)
+                hidden = " [hidden]" if not judgement.fault and only_hidden_tests_catch(lab, entry) else ""
+                print(judgement.line + hidden, flush=True)
                 count, faults = count + 1, faults + bool(judgement.fault)
     except (ValueError, OSError) as error:
         print(f"bank: {error}", file=sys.stderr)
