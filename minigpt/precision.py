@@ -18,7 +18,7 @@ Left out: foreach and fused loops, amsgrad, sharding of the copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -68,6 +68,14 @@ def adamw(parameters: Iterable, precision: str, **options) -> torch.optim.Optimi
     return MasterAdamW(parameters, gradients=gradients, master=PRECISIONS[precision].master > 0, **options)
 
 
+def _called(closure: Callable | None):
+    """The closure's result, or None without one. It runs forward and backward, so gradients are on in it."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class MasterAdamW(torch.optim.Optimizer):
     """AdamW in float32 for bfloat16 weights.
 
@@ -105,11 +113,13 @@ class MasterAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient; ``closure`` makes them first, and its loss is returned."""
+        loss = _called(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._update(p, p.grad, self.state[p], group)
+        return loss
 
     def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         """One parameter's step, in a function of its own so that its float32 tensors die with it."""
@@ -169,11 +179,13 @@ class KahanAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient; ``closure`` makes them first, and its loss is returned."""
+        loss = _called(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._update(p, p.grad, self.state[p], group)
+        return loss
 
     def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         if not state:

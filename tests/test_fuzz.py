@@ -29,6 +29,7 @@ def small(family: str, plan: dict, **changes) -> dict:
     return {"model": {**plain, **changes}, "plan": {"batch": 1, "seq_len": 7, **plan}, "device": "cpu"}
 
 
+CAST = dict(method="qlora", precision="bf16", autocast=True, adapter_dtype="same", modules_to_save="embedding,head")
 # What the fuzzer once found, its smallest case each.
 FOUND = {
     "bitsandbytes' layers in gpt2": small("gpt2", dict(method="qlora")),
@@ -47,6 +48,25 @@ FOUND = {
     ),
     "8-bit AdamW has no float32 gradients": small("gpt2", dict(precision="bf16-master-grad32", optimizer="adamw8bit")),
     "SGD has no float32 gradients": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
+    "a tied head's gradient is written to and counts from its birth": small(
+        "gpt2", dict(precision="bf16-autocast", optimizer_in_backward=True, seq_len=2)
+    ),
+    "a fused loss's gradient is saved, then written to": small(
+        "smollm3", dict(loss="fused", optimizer_in_backward=True, seq_len=2)
+    ),
+    "Adafactor's rows and columns": small("gemma2", dict(optimizer="adafactor", seq_len=2)),
+    "Adafactor's numbers of experts": small("mixtral", dict(optimizer="adafactor", seq_len=2)),
+    "Adafactor's loaded rows give way one by one": small(
+        "llama", dict(optimizer="adafactor", step="resumed", precision="bf16", seq_len=2)
+    ),
+    "a biased layer's input is seen as a matrix before its weight is turned": small(
+        "starcoder2", dict(step="first", optimizer_in_backward=True, seq_len=5), vocab_size=16
+    ),
+    "trl casts what is trained whole, too; its loss keeps a cast piece": small("mistral", dict(CAST, loss="trl")),
+    "16-bit scores beside float32 sinks": small("gpt_oss", CAST),
+    "tables of 8-bit states are there before the first step": small(
+        "llama", dict(optimizer="lion8bit", step="first", seq_len=2), vocab_size=600
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from minigpt.memory import MemoryMeter
+from minigpt.memory.measured.meter import GRADIENTS, TEMPORARY
 from tests.profiled import profiled_peak
 
 ROWS, WIDTH = 64, 64  # 16 KiB in float32
@@ -116,3 +117,13 @@ def test_a_forward_without_backward_leaves_nothing():
         for _ in range(3):
             torch.tanh(layer(x)).sum()
     assert meter.live == before
+
+
+def test_a_sum_in_place_is_a_gradient_from_the_first_summand_on():
+    weight = torch.nn.Parameter(torch.ones(1000))
+    with MemoryMeter(torch.nn.ParameterList([weight])) as meter:
+        loss = (weight * 2).sum() + (weight * 3).sum()
+        meter.mark("backward")
+        loss.backward()
+    born = [bucket for phase, bucket, change in meter.result().events if (phase, change) == ("backward", 4000)]
+    assert born == [GRADIENTS, TEMPORARY], "the second is added to the first, which becomes .grad"

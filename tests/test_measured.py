@@ -145,6 +145,13 @@ def test_every_word_on_fake_tensors_is_what_it_is_on_real_ones(model, words):
     assert (fake.ledger, fake.peak, fake.peak_at) == (real.ledger, real.peak, real.peak_at)
 
 
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_bitsandbytes_loads_no_fake_state(in_backward):
+    plan = TrainingPlan(seq_len=4, optimizer="lion", step="resumed", optimizer_in_backward=in_backward)
+    with pytest.raises(ValueError, match="step is 'resumed'; bitsandbytes' optimizers load from real tensors only"):
+        measure(llama(), plan)
+
+
 @pytest.mark.parametrize(
     ("words", "state"),  # bytes a parameter
     [

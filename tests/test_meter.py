@@ -7,6 +7,7 @@ import torch
 
 from minigpt.memory import MemoryMeter, TrainingPlan
 from minigpt.memory.measured.building import build
+from minigpt.memory.measured.meter import OPTIMIZER
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import make_batch, measure, training_step
 from minigpt.model import GPTConfig
@@ -129,6 +130,29 @@ def test_a_resized_storage_is_followed():
         x = torch.zeros(10)
         x.resize_(1000)
     assert meter.live == 4000
+
+
+def test_state_that_no_operation_made_was_there_before():
+    class WithTable(torch.optim.SGD):
+        def __init__(self, parameters):
+            super().__init__(parameters, lr=0.1)
+            self.table = torch.zeros(256)  # as bitsandbytes has it, which puts it into the state at the first step
+
+        def step(self):
+            super().step()
+            self.state[weight]["table"] = self.table
+
+    weight = torch.nn.Parameter(torch.ones(1000))
+    optimizer = WithTable([weight])
+    with MemoryMeter(torch.nn.ParameterList([weight]), optimizer) as meter:
+        meter.mark("backward")
+        weight.sum().backward(torch.ones(()))
+        meter.mark("step")
+        weight * 2  # the largest instant
+        optimizer.step()
+    result = meter.result()
+    assert ("before", OPTIMIZER, 1024) in result.events
+    assert result.peak.optimizer == 1024 and result.peak.total == max(ledger.total for _, ledger in result.timeline())
 
 
 def test_result_inside_the_region_is_refused():

@@ -8,7 +8,7 @@ from torch import nn
 
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, GPTConfig
-from minigpt.precision import MASTER_GRADIENTS, MasterAdamW, adamw, autocast, native_bf16, weight_dtype
+from minigpt.precision import MASTER_GRADIENTS, KahanAdamW, MasterAdamW, adamw, autocast, native_bf16, weight_dtype
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -34,6 +34,22 @@ def test_its_updates_are_those_of_adamw_on_the_master(gradients):
             torch.testing.assert_close(state["exp_avg"], expected["exp_avg"])
             torch.testing.assert_close(state["exp_avg_sq"], expected["exp_avg_sq"])
             assert p.equal(state["master"].bfloat16())
+
+
+@pytest.mark.parametrize("optimizer", [MasterAdamW, KahanAdamW, torch.optim.AdamW])
+def test_a_closure_makes_the_gradients_and_its_loss_is_returned(optimizer):
+    weight = nn.Parameter(torch.ones(3).bfloat16())
+    steps = optimizer([weight], lr=0.5)
+
+    def closure():
+        steps.zero_grad()
+        loss = weight.sum()
+        loss.backward()
+        return loss
+
+    assert steps.step(closure).item() == 3
+    assert (weight < 0.6).all(), "the gradients of the closure were not used"
+    assert steps.step() is None
 
 
 def test_without_a_master_small_updates_round_away():

@@ -105,10 +105,14 @@ class Layers:
         self.add(tensor.name, tensor.shape[::-1] if turned else tensor.shape, dtype, trained=not self.frozen)
 
     def _save_whole(self, name: str) -> None:
-        """peft's modules_to_save: a trained copy takes the place of the frozen module, which stays."""
+        """peft's modules_to_save: a trained copy takes the place of the frozen module, which stays.
+
+        On a quantized base trl casts all that is trained, this too, when it casts adapters.
+        """
         frozen = self.weights[name]
         self.weights[name + ".frozen"] = frozen
-        self.add(name, frozen.shape, frozen.dtype, trained=True)
+        dtype = self.adapter_dtype if self.plan.adapter_dtype == "same" else frozen.dtype
+        self.add(name, frozen.shape, dtype, trained=True)
 
     def _tie_head(self, saved: bool, adapted: bool) -> None:
         """A tied head is the embedding's own weight, frozen where peft trains a copy of either."""

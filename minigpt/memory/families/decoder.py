@@ -224,8 +224,8 @@ def parted(x: Value, width: int) -> tuple[Value, Value]:
 
 
 def joined(turned: Value, rest: Value) -> Value:
-    """Rotated and other part in a new tensor. Under autocast cat takes both in the wider precision."""
-    return views.cat([turned, ops.cast(rest, turned.dtype)])
+    """Rotated and other part in a new tensor."""
+    return views.cat([turned, rest])
 
 
 def rope(get, name: str, default):

@@ -182,18 +182,19 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
     wanted = [value.source is not None for value in (hidden, weight)]
     tape.doing = "trl loss"
 
-    def tiles(buffer: Value) -> None:
+    def tiles() -> Value | None:
+        piece = None  # stays bound to the function's end
         for start in range(0, n, TILE_TOKENS):
             piece = _as(views.narrowed(hidden_like, 0, min(TILE_TOKENS, n - start)), dtype)
             for word in range(0, V, TILE_WORDS):
                 part = _as(views.narrowed(weight_like, 0, min(TILE_WORDS, V - word)), dtype)
                 del part
-            del piece
+        return piece
 
     hidden_like, weight_like = views.detach(hidden), views.detach(weight)
     statistics = [tape.new((n,), "float32") for _ in range(7)]
     buffer = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype)
-    tiles(buffer)
+    piece = tiles()
     log_z = tape.new((n,), "float32")
     per_token, share = tape.new((n,), "float32"), tape.new((n,), "float32")
     entropy = tape.new((n,), "float32")
@@ -204,13 +205,12 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
 
     def backward(g, *_):
         grads = [tape.new(shape, "float32") if want else None for want, (shape, _) in zip(wanted, made, strict=True)]
-        buffer = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype)
-        tiles(buffer)
+        bound = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype), tiles()  # noqa: F841  live until this returns
         return [g and _as(g, own) for g, (_, own) in zip(grads, made, strict=True)]
 
     tape.record("trl loss", (hidden, weight), per_token, saves, backward, outputs=2)
     entropy.source, entropy.output = per_token.source, 1
-    del statistics, buffer
+    del statistics, buffer, piece
     return per_token, entropy, is_top1
 
 

@@ -142,14 +142,20 @@ class MemoryMeter(TorchDispatchMode):
         storage = self._storages.get(address)
         if storage is None:
             nbytes = self._size(tensor, untyped)
-            storage = self._storages[address] = _Storage(nbytes)
-            storage.ref = weakref.ref(untyped, lambda _, address=address: self._die(address))
+            storage = _Storage(nbytes)
+            self._follow(untyped, storage)
             self._change(storage, nbytes)
         elif storage.nbytes != untyped.nbytes() and storage.nbytes != self._size(tensor, untyped):  # resized
             change = self._size(tensor, untyped) - storage.nbytes
             storage.nbytes += change
             self._change(storage, change)
         return storage
+
+    def _follow(self, untyped: torch.UntypedStorage, storage: _Storage) -> None:
+        """Know torch's storage by its address, and hear of its death."""
+        address = untyped._cdata
+        self._storages[address] = storage
+        storage.ref = weakref.ref(untyped, lambda _: self._die(address))
 
     def _size(self, tensor: torch.Tensor, untyped: torch.UntypedStorage) -> int:
         if tensor.device.type == "meta":
@@ -170,11 +176,10 @@ class MemoryMeter(TorchDispatchMode):
             self._change(storage, -storage.nbytes)
 
     def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Book ``new`` in the place of ``old``, which dies at once: without the meter it is written in place."""
+        """Go on with ``new`` as the storage of ``old``, which dies at once: without the meter that is written to."""
         storage = self._see(old)
-        self._change(storage, -storage.nbytes)
-        storage.nbytes = 0
-        self._see(new)
+        del self._storages[old.untyped_storage()._cdata]
+        self._follow(new.untyped_storage(), storage)
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage = self._see(tensor)
@@ -201,6 +206,16 @@ class MemoryMeter(TorchDispatchMode):
                 for tensor in tree_leaves(value):
                     if isinstance(tensor, torch.Tensor):
                         self._book(tensor, GRADIENTS if name == "gradient" else OPTIMIZER)
+
+    def _book_late_state(self) -> None:
+        """At the end. State that no operation made, such as bitsandbytes' tables in a first step, was there before."""
+        ran, peak = self._events, (self.peak, self._peak_event, self._peak_at)
+        self._events, self.phase = [], "before"
+        self._book_state()
+        self.peak, self._peak_event, self._peak_at = peak
+        self.peak += sum(change for _, _, change, _ in self._events)
+        self._peak_event += len(self._events)
+        self._events += ran
 
     def __enter__(self):
         if self.model is not None:
@@ -230,7 +245,7 @@ class MemoryMeter(TorchDispatchMode):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._book_state()
+        self._book_late_state()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             allocated = torch.cuda.max_memory_allocated()

@@ -108,7 +108,8 @@ def resumed(module: nn.Module, optimizer, plan: TrainingPlan):
     """
     new = make_optimizer(module, plan)
     real = all(type(parameter.data) is torch.Tensor for parameter in module.parameters())
-    if not real and type(new).__module__.startswith("bitsandbytes"):
+    one = next(iter(new.optimizers.values())) if isinstance(new, InBackward) else new
+    if not real and type(one).__module__.startswith("bitsandbytes"):
         raise ValueError("step is 'resumed'; bitsandbytes' optimizers load from real tensors only: allowed: cpu, cuda")
     copies: dict[int, torch.Tensor] = {}  # what is shared in a file is shared after it is read
 

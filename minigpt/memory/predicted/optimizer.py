@@ -6,7 +6,7 @@
     adamw8bit       bitsandbytes: two moments, each one byte per element plus one float32 scale per 256, and a table
                     for each; float32 under 4,096 elements. "paged" is the same bytes: on a CPU nothing is paged
     lion            one moment; sgd_momentum: one; sgd: none
-    adafactor       transformers': for a matrix a float32 number per row and per column; for a vector one per element
+    adafactor       transformers', which has a file of its own
 
 Left out: where a GPU's driver keeps what is paged.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, OPTIMIZER, Storage, Tape, Value
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted import adafactor
 
 STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
 LEAST_8BIT, BLOCK_8BIT, TABLE_8BIT = 4096, 256, 1024  # elements; elements; bytes
@@ -29,7 +30,10 @@ class Optimizer:
     def __init__(self, tape: Tape, layers: Layers, plan: TrainingPlan) -> None:
         self.tape, self.layers, self.plan = tape, layers, plan
         self.kept: dict[Value, list[Storage]] = {}
-        self.tables: list[Storage] = []
+        self.tables: dict[Value | None, list[Storage]] = {}  # by the tensor, where each has an optimizer of its own
+        if "8bit" in plan.optimizer and not tape.cuda:  # the tables are made with the optimizer, on the CPU
+            for value in layers.trained:
+                self._tables(value)
 
     def state(self, values: list[Value]) -> None:
         """Make what is kept for ``values``, unless it is there."""
@@ -49,7 +53,7 @@ class Optimizer:
             elif loop == "single":
                 self._roots_one_by_one(values)
         elif kind == "adafactor":
-            self._adafactor(values)
+            adafactor.update(self.tape, values, self.kept, self.plan.step == "resumed")
         else:
             for value in values:  # each tensor's state, then its update
                 self.state([value])
@@ -60,13 +64,9 @@ class Optimizer:
     def _state_of(self, value: Value) -> list[Storage]:
         kind = self.plan.optimizer.removeprefix("paged_")
         if "8bit" in kind:
-            return self._eight_bit(value, moments=1 if kind == "lion8bit" else 2)
+            return self._eight_bit(value)
         if kind == "adafactor":
-            shape = value.shape
-            numbers = [value.numel] if len(shape) < 2 else [value.numel // shape[-1], value.numel // shape[-2]]
-            # torch casts what it loads to the weight's dtype; the last is the weights' root mean square.
-            each = ITEMSIZE[value.dtype] if self.plan.step == "resumed" else 4
-            return self._made([each * n for n in (*numbers, 1)])
+            return adafactor.state(self.tape, value, self.plan.step == "resumed")
         own = ITEMSIZE[value.dtype] * value.numel
         if kind == "adamw" and self.plan.optimizer == "adamw":
             return self._adamw(value)
@@ -91,12 +91,22 @@ class Optimizer:
         """Bytes of one moment: in the weight's precision, unless the update is made in float32."""
         return value.numel * (4 if self.plan.regime.float32_update else ITEMSIZE[value.dtype])
 
-    def _eight_bit(self, value: Value, moments: int) -> list[Storage]:
+    def _eight_bit(self, value: Value) -> list[Storage]:
+        self._tables(value)
         if value.numel < LEAST_8BIT:
-            return self._made([4 * value.numel] * moments)
-        if not self.tables or self.plan.optimizer_in_backward:  # which has an optimizer for each tensor
-            self.tables += self._made([TABLE_8BIT] * moments)
-        return self._made([value.numel, 4 * -(-value.numel // BLOCK_8BIT)] * moments)
+            return self._made([4 * value.numel] * self._moments)
+        return self._made([value.numel, 4 * -(-value.numel // BLOCK_8BIT)] * self._moments)
+
+    def _tables(self, value: Value) -> None:
+        """What the codes of ``value`` are read with: one for each moment, shared by all that an optimizer updates."""
+        owner = value if self.plan.optimizer_in_backward else None
+        if value.numel >= LEAST_8BIT and owner not in self.tables:
+            self.tables[owner] = self._made([TABLE_8BIT] * self._moments)
+
+    @property
+    def _moments(self) -> int:
+        """How many moments an 8-bit optimizer has: Lion one, AdamW two."""
+        return 1 if "lion" in self.plan.optimizer else 2
 
     # ------------------------------------------------------------ the update
 
@@ -125,37 +135,6 @@ class Optimizer:
             casts = (regime.gradients == 2) + (not regime.master)
             made = [Storage(self.tape, self._moment(value)) for _ in range(2 + casts)]
             del made
-
-    def _adafactor(self, values: list[Value]) -> None:
-        """transformers' Adafactor; names stay bound from one tensor to the next."""
-        tape = self.tape
-
-        def new(value: Value) -> Storage:
-            return Storage(tape, 4 * value.numel)
-
-        gradient = update = weight = None
-        for value in values:
-            half = ITEMSIZE[value.dtype] == 2
-            gradient = new(value) if half else None
-            first = value not in self.kept
-            self.state([value])
-            kept = self.kept[value]
-            if half and self.plan.step == "resumed":
-                for i, storage in enumerate(kept[:-1]):
-                    kept[i] = Storage(tape, 2 * storage.record.nbytes, OPTIMIZER)
-                    del storage
-            weight = new(value) if half else None
-            if not first:
-                kept[-1] = Storage(tape, 4, OPTIMIZER)
-            squared = new(value)
-            update = new(value)
-            del squared
-            if len(value.shape) >= 2:
-                update = new(value)  # rows by columns
-            else:
-                update = new(value)
-            new(value)  # its negative, to be added
-        del gradient, update, weight
 
 
 def hook(optimizer: Optimizer) -> Callable:
