@@ -63,9 +63,10 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     bias, weight, x = lowered(bias, weight, x)
     *rows, n_in = x.shape
     n_out = weight.shape[0]
-    turned = views.transpose(weight, 0, 1)
     if bias is not None and x.strides is None:
-        return views.view(addmm(bias, views.view(x, -1, n_in), turned), *rows, n_out)
+        flat = views.view(x, -1, n_in)  # before the weight is turned, whose gradient is therefore turned back first
+        return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
+    turned = views.transpose(weight, 0, 1)
     if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
         # A frozen weight is repeated for each sequence rather than the input copied.
         out = views.unsafe_view(_bmm(x, views.expand(views.unsqueeze(turned, 0), rows[0], n_in, n_out)), *rows, n_out)

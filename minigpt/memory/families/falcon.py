@@ -72,6 +72,14 @@ class Falcon(Decoder):
             bias=get("bias"), hidden_dropout=get("hidden_dropout"), activation=get("activation"),
         )  # fmt: skip
 
+    def check(self, plan) -> None:
+        """The MLP's output is written into, which torch forbids where bitsandbytes made it with a bias: a view."""
+        if plan.method != "qlora" or not (self.bias and self.parallel) or "down" in plan.target_names(self):
+            return
+        cast = plan.regime.weights == 4 or plan.kbit_preparation  # after 4 bits: then it is a tensor of its own
+        if plan.quantization == "int8" or not cast:
+            raise ValueError("bias is True; torch refuses a quantized falcon with it: allowed with it: targets with down")
+
     # ------------------------------------------------------------ tensors
 
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
