@@ -110,7 +110,8 @@ class Layers:
         """peft's modules_to_save: a trained copy takes the place of the frozen module, which stays."""
         frozen = self.weights[name]
         self.weights[name + ".frozen"] = frozen
-        self.add(name, frozen.shape, frozen.dtype, trained=True)
+        dtype = self.base_dtype if self.plan.adapter_dtype == "same" else frozen.dtype  # trl casts all that is trained
+        self.add(name, frozen.shape, dtype, trained=True)
 
     def _tie_head(self, saved: bool, adapted: bool) -> None:
         """A tied head is the embedding's own weight, frozen where peft trains a copy of either."""
@@ -179,9 +180,12 @@ class Layers:
         return self.adapted(self, x, base(x, name), name)  # no name here keeps the base's result alive
 
     def plain(self, x: Value, name: str) -> Value:
-        bias = self.weights.get(name + ".bias")
+        bias, weight = self.weights.get(name + ".bias"), self.weights[name]
+        if x.dtype != weight.dtype and self.tape.autocast is None:
+            text = f"torch multiplies no {x.dtype} with a {weight.dtype} {name}: allowed here: fp32, or autocast"
+            raise ValueError(f"adapter_dtype is {self.plan.adapter_dtype!r}; {text}")
         product = self.products.get(name, ops.linear)
-        return product(x, self.weights[name], bias)
+        return product(x, weight, bias)
 
     # ------------------------------------------------------------ 4 bits
 

@@ -43,10 +43,7 @@ from minigpt.memory.engine.rows import (
 
 __all__ = [
     "FLOATING", "add", "addmm", "baddbmm", "bmm", "cast", "clamp", "conv1d", "cross_entropy", "divide", "dropout",
-    "embedding", "gelu",
-    "largest_of_last", "layer_norm", "like", "linear", "lowered", "lowered_unrecorded", "mask_fill", "matmul", "matmul_then_add",
-    "mean_of_last",
-    "mm",
-    "multiply", "power", "promote", "raised", "relu", "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax",
-    "softmax_in_float32", "subtract", "tanh",
+    "embedding", "gelu", "largest_of_last", "layer_norm", "like", "linear", "lowered", "lowered_unrecorded",
+    "mask_fill", "matmul", "matmul_then_add", "mean_of_last", "mm", "multiply", "power", "promote", "raised", "relu",
+    "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax", "softmax_in_float32", "subtract", "tanh",
 ]  # fmt: skip
