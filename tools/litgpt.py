@@ -194,7 +194,7 @@ class LitGPT:
         part = views.narrow(x, 3, width)
         straight, turned = ops.multiply(part, cos), ops.multiply(rotate_half(part), sin)
         roped = ops.add(straight, turned)
-        return views.cat([roped, views.narrow(x, 3, x.shape[-1] - width)])
+        return ops.cat([roped, views.narrow(x, 3, x.shape[-1] - width)])
 
     def _mlp(self, x: Value, at: str) -> Value:
         if not self.s.llama:

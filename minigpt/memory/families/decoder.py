@@ -215,7 +215,7 @@ def rotate_half(x: Value) -> Value:
     half = x.shape[-1] // 2
     lower = views.narrow(x, 3, half)
     upper = views.narrow(x, 3, x.shape[-1] - half)
-    return views.cat([ops.scale(upper), lower])
+    return ops.cat([ops.scale(upper), lower])
 
 
 def parted(x: Value, width: int) -> tuple[Value, Value]:
@@ -225,7 +225,7 @@ def parted(x: Value, width: int) -> tuple[Value, Value]:
 
 def joined(turned: Value, rest: Value) -> Value:
     """Rotated and other part in a new tensor."""
-    return views.cat([turned, rest])
+    return ops.cat([turned, rest])
 
 
 def rope(get, name: str, default):
@@ -239,7 +239,7 @@ def cached(layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
     if not layers.plan.use_cache:
         return k, v
     v = ops.cast(v, k.dtype)
-    k, v = (views.cat([x]) for x in (k, v))
+    k, v = (ops.cat([x]) for x in (k, v))
     layers.outputs += [k, v]
     return k, v
 

@@ -109,10 +109,21 @@ class Falcon(Decoder):
             mlp_norm = self.norm(layers, residual, at + "mlp_norm")
         fed = self.mlp(layers, mlp_norm, at)
         if self.parallel:
+            self.refuse_view(layers, fed, at + "down")
             fed = ops.add(fed, attended, in_place=True)
         out = ops.add(residual, ops.dropout(fed, self.hidden_dropout))
         layers.beside = weights
         return out
+
+    def refuse_view(self, layers: Layers, fed: Value, name: str) -> None:
+        """Raise ValueError where torch refuses: with a bias bitsandbytes returns a view, which none may write into."""
+        if name not in layers.quantized or name + ".A" in layers.weights or not self.bias:
+            return
+        view = layers.eight_bit or (fed.source is not None and fed.dtype == layers.half)  # else a cast, or no autograd
+        if view:
+            raise ValueError(
+                "bias is True; torch refuses a quantized falcon with it: allowed with it: targets with down"
+            )
 
     def attention(
         self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value

@@ -100,7 +100,7 @@ class GptOss(Experts):
         return views.view(x, B, T, C), weights
 
     def route(self, layers: Layers, x: Value, name: str) -> tuple[Value, Value, Value]:
-        logits = ops.linear(x, layers[name], layers[name + ".bias"])
+        logits = layers.plain(x, name)
         best, chosen = routing.topk(logits, self.top_k)
         return logits, ops.softmax(best), chosen
 
@@ -121,7 +121,7 @@ def _rotated(x: Value, cos: Value, sin: Value) -> Value:
     first_half, second_half = views.split(x, [x.shape[-1] // 2] * 2)
     first = ops.subtract(ops.multiply(first_half, cos), ops.multiply(second_half, sin))
     second = ops.add(ops.multiply(second_half, cos), ops.multiply(first_half, sin))
-    return views.cat([first, second])
+    return ops.cat([first, second])
 
 
 def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value) -> tuple[Value, Value]:
@@ -130,7 +130,7 @@ def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value) -> tuple[Val
     weights = ops.scale(ops.matmul(q, views.transpose(keys, 2, 3)))
     weights = ops.add(weights, mask)
     sinks = views.expand(views.view(sinks, 1, -1, 1, 1), B, -1, T, -1)
-    combined = views.cat([weights, sinks])
+    combined = ops.cat([weights, sinks])
     combined = ops.subtract(combined, ops.largest_of_last(combined))
     shares = ops.softmax(combined)
     scores = views.narrow(shares, 3, T)

@@ -4,7 +4,8 @@ A model is built on the meta device, outside the fake mode, because libraries mo
 while they build, which fake parameters do not survive. Then every tensor of it is replaced by a fake CPU one.
 
 transformers looks at values in a few places, and does something else where it knows that it sees fake tensors. It is
-told here what it would have found: whether a batch is padded or packed, and that no layer is dropped.
+told here what it would have found: whether a batch is padded or packed, and that no layer is dropped. Two operations of
+torch are told what their kernels do: experts' products of any dtype, and LayerNorm's statistics in 16 bits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def fake_tensors(plan: TrainingPlan):
     # What "all?" is answered with: of a mask, whether there is no padding; of positions, whether each follows the last.
     whole, consecutive = plan.sequences != "padded", plan.sequences != "packed"
     tracing, fast_all, every = masking_utils.is_tracing, masking_utils.fast_all, torch.all
-    rand, grouped_mm = torch.rand, F.grouped_mm
+    rand, grouped_mm, plain_layer_norm = torch.rand, F.grouped_mm, torch._refs.native_layer_norm
 
     def all_true(tensor, *rest, **options):
         found = every(tensor, *rest, **options)  # its tensor is made, as on values
@@ -56,6 +57,10 @@ def fake_tensors(plan: TrainingPlan):
             return grouped_mm(input, weight, offs=offs)
         return _GroupedProduct.apply(input, weight, offs)
 
+    def layer_norm(input, shape, weight, *rest):  # a CPU's: what weights in float32 norm has statistics in float32
+        out, *statistics = plain_layer_norm(input, shape, weight, *rest)
+        return out, *(made if weight is None else made.to(weight.dtype) for made in statistics)
+
     answers = [
         (masking_utils, "is_tracing", lambda tensor=None: tracing()),
         (masking_utils, "fast_all", fast_all_true),
@@ -63,6 +68,7 @@ def fake_tensors(plan: TrainingPlan):
         (torch, "all", all_true),
         (torch, "rand", rand_kept),
         (F, "grouped_mm", any_grouped_mm),
+        (torch._refs, "native_layer_norm", layer_norm),
     ]
     try:
         with FakeTensorMode(), contextlib.ExitStack() as told:
@@ -119,14 +125,15 @@ class _GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows, weight, offs)
+        of_rows, of_weight, _ = ctx.needs_input_grad  # each takes the other, as in torch's own
+        ctx.save_for_backward(rows if of_weight else None, weight if of_rows else None, offs)
+        ctx.shapes = rows.shape, weight.shape
         return rows.new_empty(rows.shape[0], weight.shape[-1])
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        rows, weight, _ = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        return (torch.empty_like(rows) if needed[0] else None, torch.empty_like(weight) if needed[1] else None, None)
+        made = [gradient.new_empty(shape) if of else None for shape, of in zip(ctx.shapes, ctx.needs_input_grad)]
+        return *made, None
 
 
 class AllTrue(TorchDispatchMode):

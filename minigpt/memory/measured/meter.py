@@ -16,6 +16,7 @@ On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from dataclasses import dataclass
 
@@ -63,11 +64,16 @@ class CudaReading:
 
 
 def _scales(module: torch.nn.Module) -> list[torch.Tensor]:
-    """What bitsandbytes keeps beside a layer's weight: scales, and tables to read 4-bit codes with."""
-    records = [module, *module.parameters(recurse=False), getattr(module, "state", None)]
-    records += [getattr(record, "quant_state", None) for record in records]
-    records += [getattr(record, "state2", None) for record in records]
-    named = [getattr(record, name, None) for record in records for name in ("absmax", "code", "offset", "SCB")]
+    """What bitsandbytes keeps beside a layer's weight, in records of its own: scales, and tables to read codes with."""
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None:  # then no layer is its
+        return []
+    found = [getattr(holder, "quant_state", None) for holder in (module, *module.parameters(recurse=False))]
+    states = [state for state in found if isinstance(state, bitsandbytes.functional.QuantState)]
+    states += [state.state2 for state in states if state.nested]
+    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+    if isinstance(module, bitsandbytes.nn.Linear8bitLt):
+        named += [getattr(holder, "SCB", None) for holder in (module.weight, module.state)]
     return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
 
 
@@ -143,7 +149,7 @@ class MemoryMeter(TorchDispatchMode):
         if storage is None:
             nbytes = self._size(tensor, untyped)
             storage = _Storage(nbytes)
-            self._follow(untyped, storage)
+            self._watch(storage, untyped)
             self._change(storage, nbytes)
         elif storage.nbytes != untyped.nbytes() and storage.nbytes != self._size(tensor, untyped):  # resized
             change = self._size(tensor, untyped) - storage.nbytes
@@ -151,8 +157,8 @@ class MemoryMeter(TorchDispatchMode):
             self._change(storage, change)
         return storage
 
-    def _follow(self, untyped: torch.UntypedStorage, storage: _Storage) -> None:
-        """Know torch's storage by its address, and hear of its death."""
+    def _watch(self, storage: _Storage, untyped: torch.UntypedStorage) -> None:
+        """``storage`` is that of torch's ``untyped``, and dies with it."""
         address = untyped._cdata
         self._storages[address] = storage
         storage.ref = weakref.ref(untyped, lambda _: self._die(address))
@@ -176,10 +182,11 @@ class MemoryMeter(TorchDispatchMode):
             self._change(storage, -storage.nbytes)
 
     def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Go on with ``new`` as the storage of ``old``, which dies at once: without the meter that is written to."""
-        storage = self._see(old)
+        """Book ``new`` as the storage of ``old``, which without the meter is written in place."""
+        storage, untyped = self._see(old), new.untyped_storage()
         del self._storages[old.untyped_storage()._cdata]
-        self._follow(new.untyped_storage(), storage)
+        self._watch(storage, untyped)
+        self._see(new)  # if it has another size
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage = self._see(tensor)
