@@ -8,13 +8,13 @@ for its own dtypes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minigpt.memory.gpus import find_gpu
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(NamedTuple):
     """Bytes a trained parameter costs in each persistent place, with AdamW; and what the forward computes in."""
 
     weights: int  # bytes a parameter: the copy that the forward pass reads

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
@@ -51,8 +51,7 @@ FAMILIES = {  # model_type: module and class
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One parameter tensor of a model: its name, its shape, and what kind of layer owns it."""
 
     name: str

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.adapters import adapt, adapt_minigpt
 from minigpt.memory.measured.fakes import make_fake
 from minigpt.memory.measured.models import base_model, checkpoint_blocks, configuration
@@ -22,7 +23,7 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
     For "fake", ``fake_tensors`` must be active. Raises ValueError for a model or a plan that the libraries refuse.
     """
     if device == "fake":
-        with unset_fake_temporarily(), torch.device("meta"):
+        with at_rest(), unset_fake_temporarily(), torch.device("meta"):  # at rest: it imports what the model needs
             built = _build(model, plan)
         return make_fake(built).train()
     with torch.device(device):

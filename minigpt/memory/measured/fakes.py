@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from minigpt.memory.collector import at_rest
 from minigpt.memory.plan import TrainingPlan
 
 STATE = ("absmax", "code", "offset")  # the tensors of bitsandbytes' record of a 4-bit weight
@@ -32,7 +33,8 @@ STATE = ("absmax", "code", "offset")  # the tensors of bitsandbytes' record of a
 @contextlib.contextmanager
 def fake_tensors(plan: TrainingPlan):
     """The mode, with transformers told what it cannot see. Raises ValueError for a model that reads other values."""
-    from transformers import masking_utils
+    with at_rest():
+        from transformers import masking_utils
 
     # What "all?" is answered with: of a mask, whether there is no padding; of positions, whether each follows the last.
     whole, consecutive = plan.sequences != "padded", plan.sequences != "packed"

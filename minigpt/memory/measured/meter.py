@@ -132,14 +132,10 @@ class MemoryMeter(TorchDispatchMode):
             return out
         if isinstance(out, torch.Tensor):
             self._see(out)
-        elif out is not None:
-            for leaf in out if type(out) in (tuple, list) else tree_leaves(out):
+        elif isinstance(out, (tuple, list)):  # anything else is a number, a dtype or a device
+            for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
                     self._see(leaf)
-                elif type(leaf) in (tuple, list):
-                    for tensor in tree_leaves(leaf):
-                        if isinstance(tensor, torch.Tensor):
-                            self._see(tensor)
         return out
 
     def _see(self, tensor: torch.Tensor) -> _Storage:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from minigpt.memory.measured.models import half
 from minigpt.memory.plan import TrainingPlan
@@ -22,6 +21,8 @@ BLOCK, BLOCK2 = 64, 256  # weights that share a scale, and scales that share one
 
 def quantize(model: nn.Module, plan: TrainingPlan) -> None:
     """Every linear layer but the head in the plan's format. Raises ValueError for a format that is not built here."""
+    from transformers.pytorch_utils import Conv1D  # here, because importing transformers takes a second
+
     if plan.quantization not in ("nf4", "int8"):
         raise ValueError(f"quantization is {plan.quantization!r}, which is not measured: allowed: nf4, int8")
     make = _four_bit if plan.quantization == "nf4" else _eight_bit
@@ -34,7 +35,7 @@ def quantize(model: nn.Module, plan: TrainingPlan) -> None:
     setattr(model, "is_loaded_in_4bit" if plan.quantization == "nf4" else "is_loaded_in_8bit", True)  # what peft asks
 
 
-def _as_linear(layer: Conv1D) -> nn.Linear:
+def _as_linear(layer: nn.Module) -> nn.Linear:
     """gpt2's layer, whose weight is (n_in, n_out), as the linear layer that transformers makes of it."""
     n_in, n_out = layer.weight.shape
     linear = nn.Linear(n_in, n_out, device="meta")
