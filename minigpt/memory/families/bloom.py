@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -18,6 +18,8 @@ from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import Decoder, cached, layer_norm, require_gradient, run_block
 from minigpt.values import check_flags, check_shares
 
+TRAINED = 2048  # tokens in a sequence when it was trained; alibi has no longest one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bloom(Decoder):
@@ -25,10 +27,6 @@ class Bloom(Decoder):
     hidden_dropout: float = 0.0
 
     rotary: ClassVar[bool] = False
-    defaults: ClassVar[dict] = dict(
-        vocab_size=250880, hidden_size=64, n_layer=2, n_head=8, apply_residual_connection_post_layernorm=False,
-        hidden_dropout=0.0, attention_dropout=0.0, slow_but_exact=False, tie_word_embeddings=True, seq_length=2048,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,18 +34,14 @@ class Bloom(Decoder):
         check_shares(hidden_dropout=self.hidden_dropout)
 
     @classmethod
-    def read(cls, config: dict) -> Bloom:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        check_flags(tie_word_embeddings=get("tie_word_embeddings"))
-        if get("slow_but_exact"):
-            raise ValueError(f"slow_but_exact is {get('slow_but_exact')!r}; allowed: False")
-        C = get("n_embed", get("hidden_size"))
-        n_head = get("num_attention_heads", get("n_head"))
+    def read(cls, config: dict[str, Any]) -> Bloom:
+        C, n_head = config["hidden_size"], config["n_head"]
         return cls(
-            family="bloom", vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers", get("n_layer")), n_embd=C,
-            n_head=n_head, n_kv_head=n_head, head_dim=divide(hidden_size=C, n_head=n_head), n_inner=4 * C,
-            context=get("seq_length"), tied=get("tie_word_embeddings"), attention_dropout=get("attention_dropout"),
-            hidden_dropout=get("hidden_dropout"), residual_normed=get("apply_residual_connection_post_layernorm"),
+            family="bloom", vocab_size=config["vocab_size"], n_layer=config["n_layer"], n_embd=C, n_head=n_head,
+            n_kv_head=n_head, head_dim=divide(hidden_size=C, n_head=n_head), n_inner=4 * C, context=TRAINED,
+            tied=config["tie_word_embeddings"], attention_dropout=config["attention_dropout"],
+            hidden_dropout=config["hidden_dropout"],
+            residual_normed=config["apply_residual_connection_post_layernorm"],
         )  # fmt: skip
 
     def check(self, plan) -> None:

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.checkpointing import checkpoint
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families.activations import ACTIVATIONS
+from minigpt.memory.families.architecture import MOST_LAYERS, Architecture, divide
 from minigpt.memory.families.losses import loss_of
 from minigpt.values import check_choice, check_counts, check_shares
 
@@ -32,14 +33,17 @@ class Decoder(Architecture):
     """A causal language model of transformers. A family gives ``block``, and what it does otherwise."""
 
     attention_dropout: float = 0.0
+    activation: str = "silu"  # of the MLP, by transformers' name for it
     window: int | None = None  # tokens that a sliding layer sees
     layer_types: tuple[str, ...] = ()  # FULL or SLIDING for each layer; none: FULL
 
+    named_activation: ClassVar[str] = "hidden_act"
     masked: ClassVar[tuple[str, ...]] = ()  # kinds of layers for which a mask is made even if there are none
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(attention_dropout=self.attention_dropout)
+        check_choice(ACTIVATIONS, activation=self.activation)
         if self.window is not None:
             check_counts(sliding_window=self.window)
         object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
@@ -49,6 +53,31 @@ class Decoder(Architecture):
             raise ValueError(f"layer_types has {len(self.layer_types)} items; it must have one for each layer")
         if self.window is None and SLIDING in (*self.masked, *self.layer_types):
             raise ValueError("sliding_window is None; layers with sliding attention need one")
+
+    @classmethod
+    def read(cls, config: dict[str, Any]) -> Self:
+        return cls(**{**cls.sizes(config), **cls.read_more(config)})
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """What nearly every family has, by the same names; one that it lacks is as one that is null."""
+        C, n_head = config["hidden_size"], config["num_attention_heads"]
+        n_kv_head, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+        check_counts(most=MOST_LAYERS, num_hidden_layers=config["num_hidden_layers"])
+        check_counts(hidden_size=C, num_attention_heads=n_head)
+        return dict(
+            family=config["model_type"], vocab_size=config["vocab_size"], n_layer=config["num_hidden_layers"], n_embd=C,
+            n_head=n_head, n_kv_head=n_head if n_kv_head is None else n_kv_head,
+            head_dim=divide(hidden_size=C, num_attention_heads=n_head) if head_dim is None else head_dim,
+            context=config["max_position_embeddings"], tied=config["tie_word_embeddings"],
+            attention_dropout=config["attention_dropout"],
+            activation=config.get(cls.named_activation, cls.activation),
+        )  # fmt: skip
+
+    @classmethod
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """The family's own fields, and those that it names otherwise."""
+        raise NotImplementedError
 
     def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
         """One block, (B, T, C) to (B, T, C); ``at`` is its name, such as "blocks.0."."""
@@ -226,12 +255,6 @@ def parted(x: Value, width: int) -> tuple[Value, Value]:
 def joined(turned: Value, rest: Value) -> Value:
     """Rotated and other part in a new tensor."""
     return views.cat([turned, rest])
-
-
-def rope(get, name: str, default):
-    """A field of the rotary parameters, for which files have a dictionary, or a place among the others."""
-    among = get("rope_scaling") or get("rope_parameters") or {}
-    return among.get(name, get(name, default))
 
 
 def cached(layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:

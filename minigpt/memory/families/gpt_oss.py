@@ -10,7 +10,7 @@ Left out: MXFP4, in which the published weights are; to train them, transformers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.layers import Layers
@@ -18,29 +18,20 @@ from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged, rms_norm_in_float32
 from minigpt.memory.families.experts import Experts
-from minigpt.memory.families.llama import Llama
-from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class GptOss(Experts):
     masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
-    defaults: ClassVar[dict] = {
-        **Llama.defaults, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
-        "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-        "max_position_embeddings": 131072, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4,
-        "sliding_window": 128,
-    }  # fmt: skip
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        check_flags(attention_bias=get("attention_bias"))
-        n_layer = get("num_hidden_layers")
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        bias, n_layer = config["attention_bias"], config["num_hidden_layers"]
         return dict(
-            qkv_bias=get("attention_bias"), o_bias=get("attention_bias"), expert_inner=get("intermediate_size"),
-            n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
-            window=get("sliding_window"), layer_types=tuple(get("layer_types", ([SLIDING, FULL] * n_layer)[:n_layer])),
+            qkv_bias=bias, o_bias=bias, expert_inner=config["intermediate_size"], n_expert=config["num_local_experts"],
+            top_k=config["num_experts_per_tok"], window=config["sliding_window"],
+            layer_types=tuple(config["layer_types"] or ([SLIDING, FULL] * n_layer)[:n_layer]),
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors

@@ -57,7 +57,6 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
 def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
-    architecture.check_covered(plan)
     architecture.check(plan)
     _refuse(architecture, plan)
     card = GPUS[plan.card] if plan.card else None

@@ -7,6 +7,7 @@ every name and default, and measures that what is listed as without effect has n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from minigpt.memory.families.activations import ACTIVATIONS
 
@@ -22,7 +23,7 @@ class Fields:
     ``rotary``: whether positions are rotary, so that the file may hold ``rope_parameters`` or ``rope_scaling``.
     """
 
-    used: dict[str, object]
+    used: dict[str, Any]
     only: dict[str, tuple] = field(default_factory=dict)
     without_effect: frozenset[str] = frozenset()
     aliases: dict[str, str] = field(default_factory=dict)
