@@ -174,6 +174,7 @@ def test_predict_refuses_what_was_once_wrong_without_a_word(model, message):
     [
         llama(attention_dropout=0.1),
         llama(hidden_act="gelu_new"),
+        gpt2(activation_function="silu"),
         llama(model_type="mistral", sliding_window=8),
         llama(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
         llama(model_type="qwen3", layer_types=["sliding_attention"] * 3, use_sliding_window=True, sliding_window=8),
