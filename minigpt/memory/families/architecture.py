@@ -80,7 +80,6 @@ class Architecture:
     tied: bool  # the head is the token embedding
 
     product: ClassVar[Callable[..., Value]] = staticmethod(ops.linear)  # a layer of the blocks: (x, weight, bias)
-    rotary: ClassVar[bool] = True  # positions are rotations; else a table as long as the context
 
     def __post_init__(self) -> None:
         check_choice(FAMILIES, family=self.family)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -25,8 +25,6 @@ TRAINED = 2048  # tokens in a sequence when it was trained; alibi has no longest
 class Bloom(Decoder):
     residual_normed: bool = False  # the residual stream is taken after the norms
     hidden_dropout: float = 0.0
-
-    rotary: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,9 +59,6 @@ class Bloom(Decoder):
         return tuple(
             out + norm("mlp_norm", C, bias=True) + linear("up", inner, C, True) + linear("down", C, inner, True)
         )
-
-    def buffers(self) -> list[int]:
-        return []
 
     # ------------------------------------------------------------ forward
 

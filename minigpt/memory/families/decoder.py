@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Self
 
 from minigpt.memory.engine import ops, views
@@ -24,35 +23,22 @@ from minigpt.memory.families.architecture import MOST_LAYERS, Architecture, divi
 from minigpt.memory.families.losses import loss_of
 from minigpt.values import check_choice, check_counts, check_shares
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # what a layer may be, in a configuration's layer_types
 CAP = (ops.scale, ops.tanh, ops.scale)  # a soft cap: c * tanh(x / c)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder(Architecture):
-    """A causal language model of transformers. A family gives ``block``, and what it does otherwise."""
+    """A causal language model of transformers. A family gives ``model``, and what it does otherwise."""
 
     attention_dropout: float = 0.0
     activation: str = "silu"  # of the MLP, by transformers' name for it
-    window: int | None = None  # tokens that a sliding layer sees
-    layer_types: tuple[str, ...] = ()  # FULL or SLIDING for each layer; none: FULL
 
     named_activation: ClassVar[str] = "hidden_act"
-    masked: ClassVar[tuple[str, ...]] = ()  # kinds of layers for which a mask is made even if there are none
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(attention_dropout=self.attention_dropout)
         check_choice(ACTIVATIONS, activation=self.activation)
-        if self.window is not None:
-            check_counts(sliding_window=self.window)
-        object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
-        for kind in self.layer_types:
-            check_choice((FULL, SLIDING), layer_types=kind)
-        if self.layer_types and len(self.layer_types) != self.n_layer:
-            raise ValueError(f"layer_types has {len(self.layer_types)} items; it must have one for each layer")
-        if self.window is None and SLIDING in (*self.masked, *self.layer_types):
-            raise ValueError("sliding_window is None; layers with sliding attention need one")
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> Self:
@@ -79,10 +65,6 @@ class Decoder(Architecture):
         """The family's own fields, and those that it names otherwise."""
         raise NotImplementedError
 
-    def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
-        """One block, (B, T, C) to (B, T, C); ``at`` is its name, such as "blocks.0."."""
-        raise NotImplementedError
-
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
         return rms_norm(layers, x, name)
 
@@ -92,63 +74,13 @@ class Decoder(Architecture):
     def logits(self, layers: Layers, hidden: Value) -> Value:
         return layers(hidden, "head")
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """FULL or SLIDING for each layer."""
-        return self.layer_types or (FULL,) * self.n_layer
-
     def model(self, layers: Layers, tokens: Value) -> Value:
-        tape = layers.tape
-        embedded = self.embed(layers, tokens)
-        require_gradient(layers, embedded)
-        if layers.plan.use_cache:  # a sliding layer's cache has its window as a tensor
-            layers.outputs += [tape.new((1,), "int64") for kind in self.kinds if kind == SLIDING]
-        positions = positions_of(layers, tokens)
-        masks = self.masks(layers, embedded)
-        hidden = self.first(embedded)
-        turns = self.turns(hidden, positions)
-        for i, kind in enumerate(self.kinds):
-            tape.block = f"block {i}"
-            cos, sin = turns[kind]
-            shared = dict(positions=positions, cos=cos, sin=sin, mask=masks[i])
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
-        tape.block = "norm"
-        hidden = self.norm(layers, hidden, "norm")
-        del positions, masks
-        layers.beside = None
-        return hidden
+        """The last hidden states, (B, T, C), of tokens (B, T)."""
+        raise NotImplementedError
 
     def embed(self, layers: Layers, tokens: Value) -> Value:
         """What the embedding layer returns."""
         return ops.embedding(tokens, layers["embedding"])
-
-    def first(self, embedded: Value) -> Value:
-        """What the first block is given."""
-        return embedded
-
-    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
-        """The mask of each block; what follows them lives as long, unused."""
-        kinds = dict.fromkeys((*self.masked, *self.kinds))
-        made = {kind: causal_mask(layers, embedded, self.window if kind == SLIDING else None) for kind in kinds}
-        return [made[kind] for kind in self.kinds] + list(made.values())
-
-    @property
-    def rotary_dim(self) -> int:
-        """How much of a head's width is rotated."""
-        return self.head_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """How many cosines a position has."""
-        return self.rotary_dim
-
-    def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
-        """cos and sin for each kind of layer."""
-        return dict.fromkeys((FULL, SLIDING), rotations(hidden, positions, self.rotary_width))
-
-    def buffers(self) -> list[int]:
-        """The rotary frequencies: two float32 vectors of half the rotated width."""
-        return [4 * (self.rotary_dim // 2)] * 2
 
 
 def run_block(layers: Layers, run: Callable[..., Value], *inputs: Value) -> Value:
@@ -189,12 +121,6 @@ def causal_mask(layers: Layers, embedded: Value, window: int | None = None) -> V
     return views.expand(tape.new((1, 1, T, T), "bool"), B, 1, T, T)
 
 
-def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
-    """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
-    tape, shape = embedded.storage.tape, (*positions.shape, width)
-    return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
-
-
 def rms_norm(layers: Layers, x: Value, name: str) -> Value:
     """weight * (x32 / sqrt(mean(x32**2) + eps)).to(x's dtype), with x32 a float32 copy of x."""
     dtype = x.dtype
@@ -223,40 +149,6 @@ def heads(x: Value, width: int) -> Value:
     return views.transpose(views.view(x, B, T, -1, width), 1, 2)
 
 
-def rotate(q: Value, k: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
-    """apply_rotary_pos_emb: x * cos + rotate_half(x) * sin, for queries and keys."""
-    cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
-    q = rotated(q, cos, sin)
-    k = rotated(k, cos, sin)
-    return q, k
-
-
-def rotated(x: Value, cos: Value, sin: Value) -> Value:
-    straight = ops.multiply(x, cos)
-    rotated = rotate_half(x)
-    turned = ops.multiply(rotated, sin)
-    del rotated
-    return ops.add(straight, turned)
-
-
-def rotate_half(x: Value) -> Value:
-    """(-upper half, lower half). The gradient of each slice is a whole tensor with zeros."""
-    half = x.shape[-1] // 2
-    lower = views.narrow(x, 3, half)
-    upper = views.narrow(x, 3, x.shape[-1] - half)
-    return views.cat([ops.scale(upper), lower])
-
-
-def parted(x: Value, width: int) -> tuple[Value, Value]:
-    """The first ``width`` of each head, and the rest, which may be nothing."""
-    return views.narrow(x, 3, width), views.narrow(x, 3, x.shape[-1] - width)
-
-
-def joined(turned: Value, rest: Value) -> Value:
-    """Rotated and other part in a new tensor."""
-    return views.cat([turned, rest])
-
-
 def cached(layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
     """transformers' DynamicCache: copies of the keys and values, in the keys' precision, kept as outputs."""
     if not layers.plan.use_cache:
@@ -274,13 +166,13 @@ def attend(
     v: Value,
     mask: Value | None,
     dropout: float = 0.0,
-    eager: Callable | None = None,
+    eager: Callable[..., tuple[Value, Value]] | None = None,
 ) -> tuple[Value, Value | None]:
     """Attention as the plan has it, (B, T, H D), and the weights where they are a tensor."""
     if layers.plan.attention == "sdpa":
         return sdpa(q, k, v, mask, dropout), None
-    y, weights = (eager or eager_attention)(q, k, v, mask, dropout)
-    return y, weights
+    assert mask is not None  # the plain one always has it
+    return (eager or eager_attention)(q, k, v, mask, dropout)
 
 
 def sdpa(q: Value, k: Value, v: Value, mask: Value | None, dropout: float = 0.0) -> Value:
@@ -299,7 +191,7 @@ def merged(y: Value) -> Value:
 
 
 def eager_attention(
-    q: Value, k: Value, v: Value, mask: Value | None, dropout: float = 0.0, capped: bool = False
+    q: Value, k: Value, v: Value, mask: Value, dropout: float = 0.0, capped: bool = False
 ) -> tuple[Value, Value]:
     """llama's eager attention; grouped keys and values are repeated to every query head first."""
     times = q.shape[1] // k.shape[1]

@@ -162,8 +162,12 @@ class Experts(Llama):
 
     def grouped(self, x: Value, weight: Value, offsets: Value, bias: Value | None, fallback: bool) -> Value:
         """Each row times its expert's matrix, plus its expert's bias."""
-        out = routing.grouped_mm(x, views.transpose(weight, 1, 2), offsets, fallback)
+        out = routing.grouped_mm(x, self.upright(weight), offsets, fallback)
         return out if bias is None else routing.add_in_place(out, bias)
+
+    def upright(self, weight: Value) -> Value:
+        """The experts' matrices as (E, n_in, n_out)."""
+        return views.transpose(weight, 1, 2)
 
     def gated(self, x: Value) -> Value:
         """silu(gate) * up, the two halves of each row."""

@@ -7,6 +7,7 @@ are added in an operation of their own, the MLP's output and the scores' scale i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,12 +17,13 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import Decoder, cached, layer_norm, rotate
+from minigpt.memory.families.decoder import cached, layer_norm
+from minigpt.memory.families.rotary import Rotary, rotate
 from minigpt.values import check_flags, check_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falcon(Decoder):
+class Falcon(Rotary):
     grouped: bool = False  # the "new decoder architecture": n_kv_head groups, always side by side
     multi_query: bool = True  # without groups: one key head for all, or one for each
     parallel: bool = True  # attention and MLP both read the block's input
@@ -73,7 +75,7 @@ class Falcon(Decoder):
 
     # ------------------------------------------------------------ forward
 
-    def masks(self, layers: Layers, embedded: Value) -> list[Value]:
+    def masks(self, layers: Layers, embedded: Value) -> Sequence[Value]:
         """Never left out; packed sequences are not looked for."""
         tape, plan, (B, T, _) = layers.tape, layers.plan, embedded.shape
         tape.doing = "mask"

@@ -12,8 +12,9 @@ from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import CAP, FULL, SLIDING, eager_attention
+from minigpt.memory.families.decoder import CAP, eager_attention
 from minigpt.memory.families.gemma import Gemma
+from minigpt.memory.families.rotary import FULL, SLIDING
 from minigpt.values import check_flags
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import rotations
 from minigpt.memory.families.gemma2 import Gemma2
+from minigpt.memory.families.rotary import rotations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,6 @@ class GPT2(Decoder):
     attn_pdrop: float = 0.0
 
     product: ClassVar = staticmethod(ops.conv1d)
-    rotary: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,9 +66,6 @@ class GPT2(Decoder):
         out = norm("attn_norm", C, bias=True) + linear("qkv", 3 * C, C, bias=True) + linear("o", C, C, bias=True)
         out += norm("mlp_norm", C, bias=True)
         return tuple(out + linear("up", inner, C, bias=True) + linear("down", C, inner, bias=True))
-
-    def buffers(self) -> list[int]:
-        return []
 
     # ------------------------------------------------------------ forward
 

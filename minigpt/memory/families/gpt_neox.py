@@ -13,12 +13,13 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import Decoder, attend, cached, heads, joined, layer_norm, parted, rotated
+from minigpt.memory.families.decoder import attend, cached, heads, layer_norm
+from minigpt.memory.families.rotary import Rotary, joined, parted, rotated
 from minigpt.values import check_flags, check_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoX(Decoder):
+class GPTNeoX(Rotary):
     attention_bias: bool = True
     parallel: bool = True  # attention and MLP both read the block's input
     rotary_factor: float = 0.25

@@ -9,6 +9,7 @@ Left out: MXFP4, in which the published weights are; to train them, transformers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
-from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged, rms_norm_in_float32
+from minigpt.memory.families.decoder import cached, heads, merged, rms_norm_in_float32
 from minigpt.memory.families.experts import Experts
+from minigpt.memory.families.rotary import FULL, SLIDING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ class GptOss(Experts):
 
     # ------------------------------------------------------------ forward
 
-    def masks(self, layers: Layers, embedded: Value) -> list[Value]:
+    def masks(self, layers: Layers, embedded: Value) -> Sequence[Value]:
         """Eager attention's, both, whatever the plan says."""
         B, T, _ = embedded.shape
         made = {kind: layers.tape.new((B, 1, T, T), embedded.dtype) for kind in self.masked}
@@ -70,12 +72,13 @@ class GptOss(Experts):
         hidden = ops.add(residual, hidden)
         residual = hidden
         hidden = self.norm(layers, hidden, at + "mlp_norm")
-        hidden, _other = self.mlp(layers, hidden, at)
+        hidden, _other = self.mixed(layers, hidden, at)
         return ops.add(residual, hidden)
 
     def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value
-    ) -> tuple[Value, Value]:
+        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
+    ) -> tuple[Value, Value | None]:
+        assert mask is not None  # see masks
         q, k, v = (heads(layers(hidden, at + name), self.head_dim) for name in "qkv")
         cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
@@ -83,7 +86,7 @@ class GptOss(Experts):
         y, weights = _eager(q, k, v, mask, layers[at + "sinks"])
         return layers(y, at + "o"), weights
 
-    def mlp(self, layers: Layers, x: Value, at: str) -> tuple[Value, Value]:
+    def mixed(self, layers: Layers, x: Value, at: str) -> tuple[Value, Value]:
         B, T, C = x.shape
         x = views.view(x, -1, C)
         _logits, weights, chosen = self.route(layers, x, at + "router")
@@ -95,9 +98,8 @@ class GptOss(Experts):
         best, chosen = routing.topk(logits, self.top_k)
         return logits, ops.softmax(best), chosen
 
-    def grouped(self, x: Value, weight: Value, offsets: Value, bias: Value, fallback: bool) -> Value:
-        """Its matrices lie as (n_in, n_out)."""
-        return routing.add_in_place(routing.grouped_mm(x, weight, offsets, fallback), bias)
+    def upright(self, weight: Value) -> Value:
+        return weight
 
     def gated(self, x: Value) -> Value:
         """(up + 1) * gate * sigmoid(1.702 gate), each within bounds, gate and up in turn."""

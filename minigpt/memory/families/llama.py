@@ -16,12 +16,13 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import SLIDING, Decoder, attend, cached, eager_attention, heads, rotate
+from minigpt.memory.families.decoder import attend, cached, eager_attention, heads
+from minigpt.memory.families.rotary import SLIDING, Rotary, rotate
 from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama(Decoder):
+class Llama(Rotary):
     """Also the parent of the families that differ from it in little."""
 
     qkv_bias: bool = False

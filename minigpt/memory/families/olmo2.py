@@ -13,8 +13,9 @@ from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import FULL, heads, rms_norm_in_float32, rotate
+from minigpt.memory.families.decoder import heads, rms_norm_in_float32
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import FULL, rotate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,6 @@ class OPT(Decoder):
     dropout: float = 0.0
 
     named_activation: ClassVar[str] = "activation_function"
-    rotary: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,9 +81,6 @@ class OPT(Decoder):
     def _norm(self, name: str) -> list[Tensor]:
         return norm(name, self.n_embd, bias=True) if self.affine else []
 
-    def buffers(self) -> list[int]:
-        return []
-
     # ------------------------------------------------------------ forward
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
@@ -102,11 +98,12 @@ class OPT(Decoder):
         if self.projected:
             embedded = layers(embedded, PROJECTIONS[1])
         hidden = ops.add(embedded, position_embeds)
-        shared = dict(mask=mask, positions=positions)
+        layerdrop = None
         for i in range(self.n_layer):
             tape.block = f"block {i}"
             layerdrop = tape.new((), "float32")  # what chance would leave this layer out by
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
+            block = partial(self.block, layers, at=f"blocks.{i}.", mask=mask, positions=positions)
+            hidden = run_block(layers, block, hidden)
         tape.block = "norm"
         if self.last_normed:
             hidden = self.norm(layers, hidden, "norm")

@@ -13,16 +13,9 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import (
-    attend,
-    cached,
-    joined,
-    layer_norm,
-    parted,
-    require_gradient,
-    rotate,
-)
+from minigpt.memory.families.decoder import attend, cached, layer_norm, require_gradient
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import joined, parted, rotate
 from minigpt.values import check_flags, check_shares
 
 

@@ -10,8 +10,9 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import attend, cached, heads, joined, parted, rotated
+from minigpt.memory.families.decoder import attend, cached, heads
 from minigpt.memory.families.llama import Llama, windowed
+from minigpt.memory.families.rotary import joined, parted, rotated
 from minigpt.values import check_counts, check_shares
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minigpt.memory.families.decoder import FULL, SLIDING
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import FULL, SLIDING
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import FULL, SLIDING, causal_mask
+from minigpt.memory.families.decoder import causal_mask
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import FULL, SLIDING
 from minigpt.values import check_counts
 
 

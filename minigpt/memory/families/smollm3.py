@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.decoder import FULL, SLIDING
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import FULL, SLIDING
 from minigpt.values import check_counts
 
 
