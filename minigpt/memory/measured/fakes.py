@@ -10,6 +10,8 @@ told here what it would have found: whether a batch is padded or packed, and tha
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -56,7 +58,7 @@ def fake_tensors(plan: TrainingPlan):
             return grouped_mm(input, weight, offs=offs)
         return _GroupedProduct.apply(input, weight, offs)
 
-    answers = [
+    answers: list[tuple[object, str, Callable[..., object]]] = [
         (masking_utils, "is_tracing", lambda tensor=None: tracing()),
         (masking_utils, "fast_all", fast_all_true),
         (FakeTensor, "all", all_true),
@@ -90,7 +92,8 @@ def make_fake(model: nn.Module) -> nn.Module:
 
     kept: list[torch.Tensor] = []
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
+        places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for tensors in places:
             for name, old in list(tensors.items()):
                 if isinstance(old, torch.Tensor) and not isinstance(old, FakeTensor):
                     tensors[name] = fake(old)
@@ -102,12 +105,13 @@ Params4bit = type("Params4bit", (FakeTensor,), {})  # peft asks for the name of 
 
 def _copy_scales(old: nn.Parameter, new: nn.Parameter, fake) -> None:
     """What bitsandbytes keeps beside a weight."""
-    if getattr(old, "SCB", None) is not None:
-        new.CB, new.SCB = new.data, fake(old.SCB)
+    if (scales := getattr(old, "SCB", None)) is not None:
+        vars(new).update(CB=new.data, SCB=fake(scales))
     state = getattr(old, "quant_state", None)
     if state is None:
         return
-    new.__class__, new.quant_state = Params4bit, state
+    new.__class__ = Params4bit
+    vars(new).update(quant_state=state)
     for record in (state, state.state2):
         for name in STATE:
             if isinstance(getattr(record, name, None), torch.Tensor):
