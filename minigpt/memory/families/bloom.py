@@ -94,7 +94,7 @@ class Bloom(Decoder):
         attended, weights = self.attention(layers, normed, residual, alibi, mask, at)
         normed = self.norm(layers, attended, at + "mlp_norm")
         residual = normed if self.residual_normed else attended
-        out = self.mlp(layers, normed, residual, at)
+        out = self.fed(layers, normed, residual, at)
         layers.beside = weights
         return out
 
@@ -119,7 +119,7 @@ class Bloom(Decoder):
         out = layers(y, at + "o")
         return ops.add(residual, ops.dropout(out, self.hidden_dropout)), probabilities
 
-    def mlp(self, layers: Layers, x: Value, residual: Value, at: str) -> Value:
+    def fed(self, layers: Layers, x: Value, residual: Value, at: str) -> Value:
         hidden = gelu(layers(x, at + "up"))
         out = layers(hidden, at + "down")
         return ops.add(residual, ops.dropout(out, self.hidden_dropout))

@@ -82,6 +82,12 @@ class Decoder(Architecture):
         """What the embedding layer returns."""
         return ops.embedding(tokens, layers["embedding"])
 
+    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
+        """The plain one: up, activation, down."""
+        hidden = layers(x, at + "up")
+        hidden = ACTIVATIONS[self.activation](hidden)
+        return layers(hidden, at + "down")
+
 
 def run_block(layers: Layers, run: Callable[..., Value], *inputs: Value) -> Value:
     """One block, checkpointed if the plan says so. run's other arguments live as long as run does."""

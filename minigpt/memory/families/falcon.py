@@ -15,7 +15,6 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
 from minigpt.memory.families.decoder import cached, layer_norm
 from minigpt.memory.families.rotary import Rotary, rotate
@@ -138,8 +137,3 @@ class Falcon(Rotary):
             return views.select(qkv, 3), views.select(qkv, 3), views.select(qkv, 3)
         qkv = views.view(qkv, B, T, self.n_head + 2, self.head_dim)
         return views.narrow(qkv, 2, self.n_head), views.pick(qkv, 2), views.pick(qkv, 2)
-
-    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        return layers(hidden, at + "down")

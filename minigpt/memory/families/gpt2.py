@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import (
     Decoder,
@@ -104,10 +103,7 @@ class GPT2(Decoder):
         return ops.dropout(y, self.resid_pdrop), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = layers(hidden, at + "down")
-        return ops.dropout(hidden, self.resid_pdrop)
+        return ops.dropout(super().mlp(layers, x, at), self.resid_pdrop)
 
 
 def _eager(q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[Value, Value]:

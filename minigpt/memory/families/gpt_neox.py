@@ -11,7 +11,6 @@ from typing import Any
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
 from minigpt.memory.families.decoder import attend, cached, heads, layer_norm
 from minigpt.memory.families.rotary import Rotary, joined, parted, rotated
@@ -93,8 +92,3 @@ class GPTNeoX(Rotary):
         q_turned = joined(q_turned, q_rest)
         k_turned = joined(k_turned, k_rest)
         return q_turned, k_turned
-
-    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        return layers(hidden, at + "down")

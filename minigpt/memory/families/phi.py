@@ -11,9 +11,8 @@ from typing import Any
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import attend, cached, layer_norm, require_gradient
+from minigpt.memory.families.decoder import Decoder, attend, cached, layer_norm, require_gradient
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.families.rotary import joined, parted, rotate
 from minigpt.values import check_flags, check_shares
@@ -105,6 +104,4 @@ class Phi(Llama):
         return layers(y, at + "o"), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        x = layers(x, at + "up")
-        x = ACTIVATIONS[self.activation](x)
-        return layers(x, at + "down")
+        return Decoder.mlp(self, layers, x, at)

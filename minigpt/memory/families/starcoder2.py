@@ -11,9 +11,8 @@ from typing import Any
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import layer_norm
+from minigpt.memory.families.decoder import Decoder, layer_norm
 from minigpt.memory.families.llama import Llama, windowed
 from minigpt.values import check_shares
 
@@ -60,7 +59,4 @@ class Starcoder2(Llama):
         return ops.dropout(y, self.residual_dropout), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = layers(hidden, at + "down")
-        return ops.dropout(hidden, self.residual_dropout)
+        return ops.dropout(Decoder.mlp(self, layers, x, at), self.residual_dropout)
