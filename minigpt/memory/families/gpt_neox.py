@@ -33,7 +33,7 @@ class GPTNeoX(Rotary):
     def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
         return dict(
             n_inner=config["intermediate_size"], attention_bias=config["attention_bias"],
-            parallel=config["use_parallel_residual"], rotary_factor=config["partial_rotary_factor"],
+            parallel=config["use_parallel_residual"], rotary_factor=config["rotary_pct"],
             hidden_dropout=config["hidden_dropout"],
         )  # fmt: skip
 

@@ -39,7 +39,7 @@ def check_fields(model_type: str, config: dict[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in fields.used:
         del only["partial_rotary_factor"]
     values = {**{name: allowed[0] for name, allowed in only.items()}, **fields.used}
-    given = _rotary(config, only["rope_type"]) if fields.rotary else config
+    given = _rotary(config, only["rope_type"], fields.rotary_part) if fields.rotary else config
     for name, value in sorted(given.items(), key=lambda item: item[0] in fields.aliases):  # aliases overwrite
         name = fields.aliases.get(name, name)
         if name in values:
@@ -57,8 +57,8 @@ def _without_effect(name: str, fields: Fields) -> bool:
     return name in COMMON_WITHOUT_EFFECT or name in fields.without_effect or name.startswith(HARMLESS_PREFIXES)
 
 
-def _rotary(config: dict[str, Any], types: tuple) -> dict[str, Any]:
-    """``config`` with its dictionaries of rotary parameters reduced to ``rope_type`` and ``partial_rotary_factor``."""
+def _rotary(config: dict[str, Any], types: tuple, part_of_head: str) -> dict[str, Any]:
+    """``config`` with its dictionaries of rotary parameters reduced to ``rope_type`` and the part of a head."""
     plain = {name: value for name, value in config.items() if name not in ROPE}
     for name in ROPE:
         given = config.get(name)
@@ -73,5 +73,5 @@ def _rotary(config: dict[str, Any], types: tuple) -> dict[str, Any]:
                 raise ValueError(f"rope_type is {kind!r}; allowed: {', '.join(types)}")
             plain["rope_type"] = kind
             if part.get("partial_rotary_factor") is not None:
-                plain["partial_rotary_factor"] = part["partial_rotary_factor"]
+                plain[part_of_head] = part["partial_rotary_factor"]
     return plain
