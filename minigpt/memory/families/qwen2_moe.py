@@ -6,7 +6,7 @@ peft's "all-linear" is here what it says: the shared expert and its gate get ada
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -15,8 +15,8 @@ from minigpt.memory.families.architecture import Tensor, linear
 from minigpt.memory.families.decoder import causal_mask
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
-from minigpt.memory.families.qwen2 import Qwen2
-from minigpt.values import check_counts, check_flags
+from minigpt.memory.families.rotary import FULL, SLIDING
+from minigpt.values import check_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,21 +24,17 @@ class Qwen2Moe(Experts):
     shared_inner: int  # inner width of the shared expert
 
     adapts_experts: ClassVar[bool] = False
-    defaults: ClassVar[dict] = {
-        **Qwen2.defaults, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
-        "num_attention_heads": 16, "num_key_value_heads": 16, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
-        "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": False,
-        "qkv_bias": True,
-    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(shared_inner=self.shared_inner)
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        check_flags(qkv_bias=get("qkv_bias"))
-        return dict(qkv_bias=get("qkv_bias"), shared_inner=get("shared_expert_intermediate_size")) | moe_fields(get)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        if SLIDING in (config["layer_types"] or ()):
+            raise ValueError(f"layer_types has {SLIDING!r}; allowed: {FULL}")
+        own = dict(qkv_bias=config["qkv_bias"], shared_inner=config["shared_expert_intermediate_size"])
+        return own | moe_fields(config)
 
     def expert_tensors(self) -> list[Tensor]:
         C, inner = self.n_embd, self.shared_inner

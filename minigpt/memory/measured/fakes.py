@@ -11,6 +11,8 @@ torch are told what their kernels do: experts' products of any dtype, and LayerN
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -63,7 +65,7 @@ def fake_tensors(plan: TrainingPlan):
         out, *statistics = plain_layer_norm(input, shape, weight, *rest)
         return out, *(made if weight is None else made.to(weight.dtype) for made in statistics)
 
-    answers = [
+    answers: list[tuple[object, str, Callable[..., object]]] = [
         (masking_utils, "is_tracing", lambda tensor=None: tracing()),
         (masking_utils, "fast_all", fast_all_true),
         (FakeTensor, "all", all_true),
@@ -98,7 +100,8 @@ def make_fake(model: nn.Module) -> nn.Module:
 
     kept: list[torch.Tensor] = []
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
+        places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for tensors in places:
             for name, old in list(tensors.items()):
                 if isinstance(old, torch.Tensor) and not isinstance(old, FakeTensor):
                     tensors[name] = fake(old)
@@ -110,12 +113,13 @@ Params4bit = type("Params4bit", (FakeTensor,), {})  # peft asks for the name of 
 
 def _copy_scales(old: nn.Parameter, new: nn.Parameter, fake) -> None:
     """What bitsandbytes keeps beside a weight."""
-    if getattr(old, "SCB", None) is not None:
-        new.CB, new.SCB = new.data, fake(old.SCB)
+    if (scales := getattr(old, "SCB", None)) is not None:
+        vars(new).update(CB=new.data, SCB=fake(scales))
     state = getattr(old, "quant_state", None)
     if state is None:
         return
-    new.__class__, new.quant_state = Params4bit, state
+    new.__class__ = Params4bit
+    vars(new).update(quant_state=state)
     for record in (state, state.state2):
         for name in STATE:
             if isinstance(getattr(record, name, None), torch.Tensor):

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,13 +33,22 @@ from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_referenc
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 
 
+class Optimizer(Protocol):
+    """What the meter asks of an optimizer: its tensors, by parameter and name."""
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, dict[str, Any]]: ...
+
+
 class _Storage:
     """A live storage: its size, its standing bucket (None until it has one), how often it is saved."""
 
     __slots__ = ("ref", "nbytes", "bucket", "saved", "frozen")
 
     def __init__(self, nbytes: int) -> None:
-        self.ref, self.nbytes, self.bucket, self.saved, self.frozen = None, nbytes, None, 0, False
+        self.ref: weakref.ref[torch.UntypedStorage] | None = None
+        self.bucket: int | None = None
+        self.nbytes, self.saved, self.frozen = nbytes, 0, False
 
 
 class _Saved:
@@ -94,7 +106,7 @@ class MemoryMeter(TorchDispatchMode):
     def __init__(
         self,
         model: torch.nn.Module | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer | None = None,
         inputs: tuple[torch.Tensor, ...] = (),
     ) -> None:
         super().__init__()
@@ -157,7 +169,7 @@ class MemoryMeter(TorchDispatchMode):
         """``storage`` is that of torch's ``untyped``, and dies with it."""
         address = untyped._cdata
         self._storages[address] = storage
-        storage.ref = weakref.ref(untyped, lambda _: self._die(address))
+        storage.ref = weakref.ref(untyped, partial(self._die, address))
 
     def _size(self, tensor: torch.Tensor, untyped: torch.UntypedStorage) -> int:
         if tensor.device.type == "meta":
@@ -172,7 +184,7 @@ class MemoryMeter(TorchDispatchMode):
             self.peak, self._peak_event = self.live, len(self._events)
             self._peak_at = (self.phase, self._operation)
 
-    def _die(self, address: int) -> None:
+    def _die(self, address: int, _ref: object) -> None:
         storage = self._storages.pop(address, None)
         if storage is not None:
             self._change(storage, -storage.nbytes)

@@ -45,7 +45,6 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
     """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
-    architecture.check_covered(plan)
     architecture.check(plan)
     _refuse(architecture, plan)
     card = GPUS[plan.card] if plan.card else None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from minigpt.memory.families.fields.shared import ROTARY, Fields, activations, names
 
-GELU = ("gelu", "gelu_pytorch_tanh", "gelu_new")
-
 LAYER_NORMS = {
     "gpt2": Fields(
         used=dict(
             vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=None,
             activation_function="gelu_new", tie_word_embeddings=True, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1,
         ),
-        only={"activation_function": GELU, "reorder_and_upcast_attn": (False,)},
+        only={"activation_function": activations("gelu_new"), "reorder_and_upcast_attn": (False,)},
         without_effect=names("layer_norm_epsilon scale_attn_weights scale_attn_by_inverse_layer_idx n_ctx"),
         aliases={"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
                  "num_hidden_layers": "n_layer"},
@@ -32,11 +30,11 @@ LAYER_NORMS = {
         used=dict(
             vocab_size=50432, hidden_size=6144, intermediate_size=24576, num_hidden_layers=44, num_attention_heads=64,
             max_position_embeddings=2048, tie_word_embeddings=False, use_parallel_residual=True, attention_bias=True,
-            partial_rotary_factor=0.25, hidden_act="gelu", attention_dropout=0.0, hidden_dropout=0.0,
+            rotary_pct=0.25, hidden_act="gelu", attention_dropout=0.0, hidden_dropout=0.0,
         ),
         only={"hidden_act": activations("gelu")},
         without_effect=ROTARY | names("layer_norm_eps classifier_dropout rotary_emb_base"),
-        aliases={"rotary_pct": "partial_rotary_factor"},
+        rotary_part="rotary_pct",
     ),
     "falcon": Fields(
         used=dict(
