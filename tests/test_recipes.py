@@ -126,7 +126,53 @@ def test_four_bits_by_transformers_and_peft():
 
     assert BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant is HF.double_quantization is False
     assert default_of(prepare_model_for_kbit_training, "use_gradient_checkpointing") is True
-    assert (HF.kbit_preparation, HF.checkpointing) == (SCRIPT.kbit_preparation, SCRIPT.checkpointing) == (True, "full")
+    assert (HF.kbit_preparation, HF.checkpointing) == (SCRIPT.kbit_preparation, SCRIPT.checkpointing)
+    assert HF.kbit_preparation and HF.checkpointing == "reentrant"
+
+
+@pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
+@pytest.mark.parametrize(
+    ("turn_on", "kind"),
+    [
+        (lambda model: model.gradient_checkpointing_enable(), "full"),
+        (lambda model: model.gradient_checkpointing_enable(field_of(trl_config(), KWARGS)), TRL.checkpointing),
+        (lambda model: kbit_prepared(model), HF.checkpointing),
+    ],
+    ids=["transformers", "trl", "peft"],
+)
+def test_which_kind_of_checkpointing_a_library_turns_on(turn_on, kind):
+    """Asked of a step: only the reentrant kind is an operation of its own in the graph of the loss."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS["llama-tied"]))
+    turn_on(model)
+    tokens = torch.ones(1, 4, dtype=torch.int64)
+    loss = model.train()(input_ids=tokens, labels=tokens, use_cache=False).loss
+    names, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(node.name())
+        waiting += [then for then, _ in node.next_functions if then is not None]
+    assert model.is_gradient_checkpointing
+    assert ("CheckpointFunctionBackward" in names) == (kind == "reentrant")
+
+
+KWARGS = "gradient_checkpointing_kwargs"
+
+
+def trl_config():
+    from transformers import TrainingArguments
+    from trl import SFTConfig
+
+    assert field_of(SFTConfig, KWARGS) == field_of(TrainingArguments, KWARGS)
+    return SFTConfig
+
+
+def kbit_prepared(model):
+    from peft import prepare_model_for_kbit_training
+
+    model.is_loaded_in_4bit = True
+    prepare_model_for_kbit_training(model)
 
 
 def test_trls_four_bits_and_loss():
@@ -159,7 +205,9 @@ def test_unsloths_defaults():
     loading, adapting = signature(loader, "from_pretrained"), signature(llama, "get_peft_model")
     assert loading["load_in_4bit"] is True and TrainingPlan.like("unsloth").method == "qlora"
     assert loading["use_gradient_checkpointing"] == adapting["use_gradient_checkpointing"] == "unsloth"
-    assert UNSLOTH.checkpointing == "full" and "the CPU's memory" in APART["unsloth"][0]
+    assert UNSLOTH.checkpointing == "reentrant" and "the CPU's memory" in APART["unsloth"][0]
+    assert "use_reentrant = True" in llama and "use_reentrant = False" not in llama
+    assert "_gc_kwargs['use_reentrant'] = True" in rl
     assert (adapting["r"], adapting["lora_dropout"]) == (UNSLOTH.rank, UNSLOTH.lora_dropout)
     targets = assigned(llama, "_DEFAULT_TARGET_MODULES")
     named = TrainingPlan(targets=",".join(targets)).targets.split(",")

@@ -193,6 +193,7 @@ def word_cases() -> dict[str, list[Case]]:
                    [{}, MIXED, LORA, dict(BF16, **CHECKPOINTED), dict(precision="bf16-master"), dict(step="first"),
                     *one_of("optimizer", ("sgd", "adafactor", "adamw8bit"))]),
         ]),
+        "words: reentrant checkpointing": _reentrant(),
         "words: as libraries do it": [
             Case(words["name"], TrainingPlan.like(words["library"], method=words["method"], batch=3, seq_len=96))
             for words in libraries
@@ -220,6 +221,21 @@ def _autocast() -> list[Case]:
     over = [dict(autocast=True)]
     dora = [dict(LORA, variant="dora"), dict(QLORA, variant="dora")]
     return each((*SOME, "mixtral", "minigpt"), cross(methods, over)) + each((*SOME, "minigpt"), cross(dora, over))
+
+
+def _reentrant() -> list[Case]:
+    eager = dict(attention="eager")
+    methods: list[Words] = [
+        {}, dict(BF16, sequences="padded"), MIXED, dict(MIXED, accumulation=2, **eager), dict(BF16, holds="outputs"),
+        LORA, dict(LORA, autocast=True, targets="q,v", lora_dropout=0.05), QLORA, dict(QLORA, autocast=True),
+        dict(QLORA, quantization="int8"), dict(LORA, variant="dora"), dict(BF16, optimizer_in_backward=True),
+    ]  # fmt: skip
+    reentrant = [dict(checkpointing="reentrant")]
+    scores = [words | eager for words in (BF16, LORA)]  # which some blocks return
+    return [
+        *each((*SOME, "mixtral"), cross(methods, reentrant)), *each(["minigpt"], cross(methods[2:4], reentrant)),
+        *each(("falcon", "bloom", "gemma3", "opt"), cross(scores, reentrant)),
+    ]  # fmt: skip
 
 
 def _dropout() -> list[Case]:

@@ -78,7 +78,7 @@ ALLOWED = {
     "sequences": ("plain", "padded", "packed"),
     "zero_grad": ("before_forward", "before_backward", "in_place"),
     "step": ("steady", "first", "resumed"),
-    "checkpointing": ("none", "full"),
+    "checkpointing": ("none", "full", "reentrant"),
 }
 
 # transformers' own names of optimizers (TrainingArguments.optim), in the plan's words.
@@ -139,7 +139,9 @@ class TrainingPlan:
     )
     attention: str = _says("sdpa", "'eager' makes the score matrix a real tensor")
     holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
-    checkpointing: str = _says("none", "'full': every block keeps its input alone and runs again in backward")
+    checkpointing: str = _says(
+        "none", "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind"
+    )
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
     upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits; transformers' own always does")
     loss: str = _says(

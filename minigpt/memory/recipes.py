@@ -14,7 +14,9 @@ Each row was read in the library's own source. Where it is installed here, tests
         r=8, lora_dropout=0.0, float32        peft: LoraConfig, autocast_adapter_dtype=True
         q and v                               peft: its mapping for llama, mistral, qwen2, qwen3 and gemma
         4 bits: scales not quantized          BitsAndBytesConfig.bnb_4bit_use_double_quant=False
-        4 bits: float32 norms, checkpointing  peft: prepare_model_for_kbit_training(use_gradient_checkpointing=True)
+        4 bits: float32 norms, checkpointing  peft: prepare_model_for_kbit_training(use_gradient_checkpointing=True),
+                                              reentrant: it passes no use_reentrant on, and torch's default is True;
+                                              transformers' own gradient_checkpointing_enable() takes False
     trl-sft     trl 1.15.0: hf-trainer, but
         bf16=True unless fp16                 base_config.py: autocast over the 16-bit weights
         gradient_checkpointing=True           base_config.py
@@ -26,6 +28,7 @@ Each row was read in the library's own source. Where it is installed here, tests
         use_cache=True                        PretrainedConfig's default; nobody turns it off
         rest                                  as hf-trainer
     unsloth     unsloth 2026.10.9: trl-sft, but
+        checkpointing is reentrant            models/llama.py, use_reentrant = True; models/rl.py pins it
         load_in_4bit=True                     models/loader.py: so the method is "qlora"
         4 bits: scales quantized              models/llama.py, its BitsAndBytesConfig
         r=16, all seven, lora_dropout=0.0     models/llama.py, get_peft_model
@@ -61,14 +64,14 @@ _TRAINER = dict(
 _SFT = {**_TRAINER, "autocast": True, "checkpointing": "full", "loss": "trl"}
 _SCRIPT = {**_TRAINER, "optimizer_loop": "foreach", "holds": "outputs", "use_cache": True}
 _UNSLOTH = {
-    **_SFT, "optimizer": "adamw8bit", "loss": "fused", "rank": 16, "lora_dropout": 0.0, "targets": "all-linear",
-    "adapter_dtype": "fp32",
+    **_SFT, "checkpointing": "reentrant", "optimizer": "adamw8bit", "loss": "fused", "rank": 16, "lora_dropout": 0.0,
+    "targets": "all-linear", "adapter_dtype": "fp32",
 }  # fmt: skip
 _LITGPT = {**_TRAINER, "precision": "bf16-autocast", "optimizer_loop": "foreach", "holds": "outputs"}
 _LITGPT_LORA = {**_LITGPT, "rank": 8, "lora_dropout": 0.05, "targets": "q,v", "adapter_dtype": "same"}
 _TUNE = {**_TRAINER, "checkpointing": "full"}
 _TUNE_LORA = {**_TUNE, "rank": 8, "lora_dropout": 0.0, "targets": "q,v,o,gate,up,down", "adapter_dtype": "same"}
-_PREPARED = dict(quantization="nf4", double_quantization=False, kbit_preparation=True, checkpointing="full")
+_PREPARED = dict(quantization="nf4", double_quantization=False, kbit_preparation=True, checkpointing="reentrant")
 _PLAIN_NF4 = dict(quantization="nf4", double_quantization=False, kbit_preparation=False)
 
 RECIPES = {  # library: method: the plan's fields; the first method is the library's own default

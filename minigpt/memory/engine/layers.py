@@ -68,7 +68,6 @@ class Layers:
         self.adapter_dtype = "float32" if plan.adapter_dtype == "fp32" else self.base_dtype
         self.adapted = adapters.adapted(self)
         self.eight_bit = plan.method == "qlora" and plan.quantization == "int8"
-        self.contexts: list[Value] = []  # what 8-bit layers hold until the loss dies
         self.frozen = plan.method != "full"
         saved = plan.saved_modules if self.frozen else ()
         targets = plan.target_names(architecture) - set(saved)  # peft adapts nothing that is trained whole
@@ -256,5 +255,5 @@ class Layers:
             return [views.reshaped(tape.new((prod(shape[:-1]), n_in), dtype), shape)]
 
         if x.source is not None and not tape.running_again:
-            self.contexts.append(x)
+            tape.contexts.append(x)
         return tape.record("linear, 8 bits", (x,), out, (), backward)

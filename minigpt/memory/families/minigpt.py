@@ -34,6 +34,8 @@ class MiniGPT(Architecture):
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
         if plan.method == "qlora" and self.n_embd < 8:
             raise ValueError(f"n_embd is {self.n_embd}; with method 'qlora' a matrix needs the 64 weights of one block")
+        if plan.checkpointing == "reentrant" and plan.method != "full":
+            raise ValueError("checkpointing is 'reentrant'; over MiniGPT's frozen embeddings nothing is trained")
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
 

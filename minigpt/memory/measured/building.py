@@ -34,6 +34,6 @@ def _build(model, plan: TrainingPlan) -> nn.Module:
     built = base_model(config, plan)
     if plan.method != "full":
         built = adapt(built, plan) if hasattr(built, "get_output_embeddings") else adapt_minigpt(built, plan)
-    if plan.checkpointing == "full":
-        checkpoint_blocks(built)
+    if plan.checkpointing != "none":
+        checkpoint_blocks(built, reentrant=plan.checkpointing == "reentrant")
     return built

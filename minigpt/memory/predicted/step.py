@@ -83,8 +83,8 @@ def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Re
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
-        outputs = [*layers.outputs, layers.embedded, *layers.contexts]  # what the last pass returned dies here
-        layers.outputs, layers.contexts = [], []
+        outputs = [*layers.outputs, layers.embedded, *tape.contexts]  # what the last pass returned dies here
+        layers.outputs, tape.contexts = [], []
         tape.phase = "backward"
         if plan.zero_grad == "before_backward" and i == 0:
             for value in layers.trained:
