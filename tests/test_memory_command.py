@@ -13,6 +13,7 @@ from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict
 from minigpt.memory.__main__ import main, make_parser
 from minigpt.memory.fits import fits
 from minigpt.memory.measured.step import measure
+from minigpt.memory.recipes import APART
 from tools.models import MODELS
 
 T4 = ["--card", "t4", "--seq-len", "64"]
@@ -91,7 +92,8 @@ def test_measuring_says_so(tmp_path, capsys):
 def test_notes_of_a_library_and_beyond_the_context(capsys):
     assert main(["llama-2-7b", "--seq-len", "5000", "--like", "hf-trainer"]) == 0
     out = capsys.readouterr().out
-    assert "warning: seq_len is 5,000, beyond the model's context of 4,096" in out and "accelerate casts" in out
+    assert "warning: seq_len is 5,000, beyond the model's context of 4,096" in out
+    assert main(["llama-2-7b", "--like", "litgpt"]) == 0 and APART["litgpt"][0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("model", "said"), [("gpt2", True), ("google/gemma-2-9b", False), ("llama-7b", False)])

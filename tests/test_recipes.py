@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 import weakref
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import pytest
 import torch
 
 import minigpt.memory.recipes as module
-from minigpt.memory import TrainingPlan, predict
+from minigpt.memory import MemoryMeter, TrainingPlan, predict
+from minigpt.memory.measured.building import build
 from minigpt.memory.plan import OPTIM
 from minigpt.memory.recipes import APART, RECIPES, recipe
 from tools.models import MODELS
@@ -107,6 +109,47 @@ def test_trainer_holds_the_loss_alone_through_backward_and_frees_gradients_after
     assert seen["logits alive"] == [plan.holds == "outputs"] * 2 == [False, False]
     assert seen["gradients"] == [plan.zero_grad != "before_forward"] * 2 == [False, False]
     assert seen["cache"] == [plan.use_cache] * 2
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_trainers_model_returns_float32_logits_and_a_step_of_it_is_predicted(bf16, tmp_path):
+    """The forward and backward of Trainer(bf16=True), on the model that accelerate has prepared for it."""
+    from transformers import Trainer, TrainingArguments
+
+    plan = TrainingPlan.like("hf-trainer", batch=2, seq_len=16, autocast=bf16)
+    model = build(MODELS["llama-grouped"], plan)
+    options = dict(use_cpu=True, max_steps=1, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=9)
+    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=2, bf16=bf16, optim="sgd", **options)
+    trainer, phases, dtypes = Trainer(model, arguments, train_dataset=[ROW] * 2), {}, []
+
+    def watched(prepared, inputs, num_items_in_batch=None):
+        dtypes.append(prepared(**inputs).logits.dtype)
+        with MemoryMeter(prepared, None, tuple(inputs.values())) as meter:
+            meter.mark("forward")
+            loss = trainer.compute_loss(prepared, inputs)
+            meter.mark("backward")
+            loss.backward()
+        phases.update(most_in_each(meter.result()))
+        return loss.detach()
+
+    trainer.training_step = watched
+    trainer.train()
+    predicted = most_in_each(predict(MODELS["llama-grouped"], replace(plan, optimizer="sgd")))
+    assert dtypes == [torch.float32 if bf16 else torch.bfloat16]
+    assert {name: phases[name] for name in ("forward", "backward")} == {
+        name: predicted[name] for name in ("forward", "backward")
+    }
+
+
+ROW = {"input_ids": [*range(1, 17)], "labels": [*range(1, 17)]}
+
+
+def most_in_each(step) -> dict[str, int]:
+    """The largest total of each phase."""
+    most: dict[str, int] = {}
+    for phase, ledger in step.timeline():
+        most[phase] = max(most.get(phase, 0), ledger.total)
+    return most
 
 
 def test_pefts_adapters():
@@ -255,7 +298,7 @@ def test_a_recipe_is_a_plan_that_is_predicted_or_refused_by_name(library, method
         assert "measured only" in str(error)
 
 
-@pytest.mark.parametrize("library", ["transformers", "peft", "trl", "unsloth"])
+@pytest.mark.parametrize("library", ["transformers", "accelerate", "peft", "trl", "unsloth"])
 def test_the_versions_that_were_read_are_the_tested_ones(library):
     pins = (Path(__file__).parent.parent / "constraints.txt").read_text(encoding="utf8")
     pinned = re.search(rf"^{library}==([\w.]+)", pins, re.MULTILINE)[1]

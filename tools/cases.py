@@ -194,6 +194,7 @@ def word_cases() -> dict[str, list[Case]]:
                     *one_of("optimizer", ("sgd", "adafactor", "adamw8bit"))]),
         ]),
         "words: reentrant checkpointing": _reentrant(),
+        "words: float32 outputs": _wrapped(),
         "words: as libraries do it": [
             Case(words["name"], TrainingPlan.like(words["library"], method=words["method"], batch=3, seq_len=96))
             for words in libraries
@@ -236,6 +237,20 @@ def _reentrant() -> list[Case]:
         *each((*SOME, "mixtral"), cross(methods, reentrant)), *each(["minigpt"], cross(methods[2:4], reentrant)),
         *each(("falcon", "bloom", "gemma3", "opt"), cross(scores, reentrant)),
     ]  # fmt: skip
+
+
+def _wrapped() -> list[Case]:
+    """By accelerate, which does nothing without autocast."""
+    over = dict(autocast=True)
+    ways: list[Words] = [
+        MIXED, dict(MIXED, **OUTPUTS), dict(MIXED, holds="outputs"), dict(MIXED, use_cache=True), dict(BF16, **over),
+        dict(LORA, **over), dict(LORA, loss="shifted", **over), dict(MIXED, loss="shifted", holds="outputs"),
+        dict(MIXED, loss="shifted", upcast=False, accumulation=2), dict(MIXED, accumulation=2, **CHECKPOINTED),
+        dict(LORA, logits_to_keep=5, **over), dict(LORA, modules_to_save="head", holds="outputs", **over),
+        dict(precision="fp16-autocast"), dict(MIXED, loss="fused"), dict(LORA, loss="trl", **over), dict(QLORA, **over),
+        LORA,
+    ]  # fmt: skip
+    return each(("llama-grouped", "gpt2", "gemma2"), cross(ways, [dict(float32_outputs=True)]))
 
 
 def _dropout() -> list[Case]:

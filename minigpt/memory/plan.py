@@ -143,6 +143,10 @@ class TrainingPlan:
         "none", "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind"
     )
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
+    float32_outputs: bool = _says(
+        False,
+        "accelerate's wrapper, as Trainer has it: under autocast logits are copied to float32 on their return",
+    )
     upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits; transformers' own always does")
     loss: str = _says(
         "model", "'shifted': one's own loop; never all logits: 'chunked' (torchtune), 'fused' (Liger), 'trl'"
@@ -160,7 +164,7 @@ class TrainingPlan:
             check_choice(allowed, **{name: getattr(self, name)})
         check_counts(least=0, logits_to_keep=self.logits_to_keep)
         flags = ("autocast", "double_quantization", "kbit_preparation", "optimizer_in_backward", "use_cache", "upcast")
-        check_flags(**{name: getattr(self, name) for name in flags})
+        check_flags(**{name: getattr(self, name) for name in (*flags, "float32_outputs")})
         if not is_number(self.lora_dropout) or not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout is {self.lora_dropout!r}; it must be at least 0 and less than 1")
         if self.card is not None:

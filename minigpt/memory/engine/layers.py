@@ -58,6 +58,8 @@ class Layers:
         self.storages: list[Storage] = []
         self.products: dict[str, Callable[..., Value]] = {}  # of the layers that are no nn.Linear
         self.outputs: list[Value] = []  # what the model returns besides the loss
+        self.wrapped = plan.float32_outputs and plan.autocast_dtype is not None  # by accelerate
+        self.logits: Value | None = None  # which it will copy
         self.positions: Value | None = None  # of packed sequences, given with the tokens
         self.beside: Value | None = None  # what the last block returned beside its output, if the model's loop binds it
         self.embedded: Value | None = None  # embeddings that take a gradient only for a checkpoint's sake

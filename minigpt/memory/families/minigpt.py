@@ -28,7 +28,8 @@ class MiniGPT(Architecture):
         )  # fmt: skip
 
     def check(self, plan) -> None:
-        only = {"modules_to_save": "", "logits_to_keep": 0, "sequences": "plain", "use_cache": False}
+        only = {"modules_to_save": "", "logits_to_keep": 0, "sequences": "plain", "use_cache": False,
+                "float32_outputs": False}  # fmt: skip
         for name, value in only.items():
             if getattr(plan, name) != value:
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")

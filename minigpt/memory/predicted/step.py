@@ -25,6 +25,7 @@ from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
 from minigpt.memory.families import Architecture
+from minigpt.memory.families.losses import returned
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan, check_fit
 from minigpt.memory.predicted.optimizer import Optimizer, hook
@@ -83,6 +84,7 @@ def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Re
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
+        returned(layers)
         outputs = [*layers.outputs, layers.embedded, *tape.contexts]  # what the last pass returned dies here
         layers.outputs, tape.contexts = [], []
         tape.phase = "backward"
