@@ -10,7 +10,7 @@ MiniGPT has no cache, so that plans which ask for one leave it out or are not it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -35,6 +35,7 @@ CHECKPOINTED: Words = dict(checkpointing="full")
 class Case:
     model: str
     plan: TrainingPlan
+    evaluation: tuple[tuple[str, Any], ...] = ()  # the arguments of Trainer's evaluation, which is compared instead
 
     @property
     def needs_values(self) -> bool:
@@ -52,6 +53,7 @@ class Case:
         plan = self.plan
         changed = {k: v for k, v in vars(plan).items() if v != getattr(TrainingPlan(), k)}
         shape = f"{changed.pop('batch', plan.batch)}x{changed.pop('seq_len', plan.seq_len)}"
+        changed |= self.evaluation
         return " ".join([self.model, shape, *(f"{k}={v}" for k, v in changed.items())])
 
 
@@ -195,6 +197,7 @@ def word_cases() -> dict[str, list[Case]]:
         ]),
         "words: reentrant checkpointing": _reentrant(),
         "words: float32 outputs": _wrapped(),
+        "words: evaluation": _evaluations(),
         "words: as libraries do it": [
             Case(words["name"], TrainingPlan.like(words["library"], method=words["method"], batch=3, seq_len=96))
             for words in libraries
@@ -251,6 +254,17 @@ def _wrapped() -> list[Case]:
         LORA,
     ]  # fmt: skip
     return each(("llama-grouped", "gpt2", "gemma2"), cross(ways, [dict(float32_outputs=True)]))
+
+
+def _evaluations() -> list[Case]:
+    few, many = dict(samples=10, batch=4), dict(samples=25, batch=4)
+    options: list[Words] = [few, many, dict(many, eval_accumulation_steps=2), dict(few, prediction_loss_only=True)]
+    plans: list[Words] = [
+        {}, MIXED, dict(BF16, attention="eager", use_cache=True), dict(BF16, sequences="padded"),
+        dict(LORA, autocast=True, lora_dropout=0.05, **CHECKPOINTED), dict(QLORA, optimizer="adamw8bit"),
+    ]  # fmt: skip
+    some = each(("llama-grouped", "gpt2-dropout"), plans) + each(("gemma2", "falcon", "bloom"), plans[1:3])
+    return [replace(case, evaluation=tuple(words.items())) for case in some for words in options]
 
 
 def _dropout() -> list[Case]:

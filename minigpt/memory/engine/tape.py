@@ -66,6 +66,7 @@ class Tape:
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
         self.running_again = False  # a checkpointed block, in backward
         self.records_nothing = False  # torch.no_grad
+        self.training = True  # else nothing is dropped
         self.contexts: list[Any] = []  # what nodes hold as attributes, until their graph dies
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 

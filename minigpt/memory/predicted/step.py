@@ -17,13 +17,14 @@ kilobytes that position bookkeeping allocates. Pure Python: this imports no torc
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
+from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape, Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.losses import returned
 from minigpt.memory.gpus import GPUS
@@ -42,20 +43,36 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
 
 
 def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
-    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive.
+    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
+    with counting_alone():
+        return _run(model, plan, finish)
 
-    Python's cycle collector rests meanwhile: reference counts do the work, and its rounds would take a fifth of it.
-    """
+
+@contextlib.contextmanager
+def counting_alone() -> Iterator[None]:
+    """Python's cycle collector rests: reference counts do the work, and its rounds would take a fifth of it."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        return _run(model, plan, finish)
+        yield
     finally:
         if collects:
             gc.enable()
 
 
-def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
+class Start(NamedTuple):
+    """What is there before the first forward: the tape, what lies on it, and the bytes of it that are frozen."""
+
+    architecture: Architecture
+    tape: Tape
+    layers: Layers
+    optimizer: Optimizer
+    frozen: int
+    held: list  # storages that nothing else refers to
+
+
+def start(model, plan: TrainingPlan) -> Start:
+    """The model, the optimizer and its state. Raises ValueError, naming the field, for what is not covered."""
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
     architecture.check_covered(plan)
@@ -69,16 +86,27 @@ def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Re
     optimizer = Optimizer(tape, layers, plan)
     if plan.step != "first":
         optimizer.state(layers.trained)
+    tape.doing = "buffers"
+    buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
+    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
+    return Start(architecture, tape, layers, optimizer, frozen, [*workspaces, *buffers])
+
+
+def make_batch(tape: Tape, plan: TrainingPlan) -> list[Value]:
+    """Tokens and targets, and what tells padding or packing: a mask, or position ids; each (B, T) of int64."""
+    tape.doing = "batch"
+    return [tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2 + (plan.sequences != "plain"))]
+
+
+def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
+    began = start(model, plan)
+    architecture, tape, layers, optimizer, frozen, _ = began
     if plan.optimizer_in_backward:
         tape.hook = hook(optimizer)
     elif plan.zero_grad != "before_forward" and plan.step == "steady":
         _old_gradients(layers)
-    tape.doing = "buffers"
-    buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
-    tape.doing = "batch"
-    tokens, targets = (tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2))
-    given = _given(tape, plan)
-    layers.positions = given if plan.sequences == "packed" else None
+    tokens, targets, *given = make_batch(tape, plan)
+    layers.positions = given[0] if plan.sequences == "packed" else None
     loss = outputs = None
     for i in range(plan.accumulation):
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
@@ -95,16 +123,10 @@ def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Re
     tape.phase, tape.block = "step", ""
     if not plan.optimizer_in_backward:
         optimizer.update(layers.trained)
-    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
     result = finish(tape, frozen)
     del tape.keep  # its own method: a cycle
-    del loss, outputs, given, workspaces
+    del loss, outputs, given, began
     return result
-
-
-def _given(tape: Tape, plan: TrainingPlan):
-    """What the batch brings besides tokens and targets: a mask, or position ids, (B, T) of int64."""
-    return None if plan.sequences == "plain" else tape.new((plan.batch, plan.seq_len), "int64")
 
 
 def _old_gradients(layers: Layers) -> None:
