@@ -126,7 +126,7 @@ class TrainingPlan:
     modules_to_save: str = _says(
         "", "trained whole beside the adapters, by peft: 'embedding', 'head' or 'embedding,head'"
     )
-    quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is bitsandbytes' LLM.int8")
+    quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is LLM.int8; gptq and awq by size only")
     double_quantization: bool = _says(True, "qlora: the scales are quantized too; transformers' default is False")
     kbit_preparation: bool = _says(True, "qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit")
     optimizer: str = _says("adamw", "'sgd' is plain SGD: no state")

@@ -112,20 +112,25 @@ def checkpoint_reentrant(layers: Layers, run: Callable[..., Value], inputs: Sequ
     if all(value.source is None for value in inputs):
         return out
     tape.contexts.append(run)  # and with it whatever else the block is given
-    kept = [(value.storage, value.shape, value.dtype, value.strides, value.source is not None) for value in inputs]
+    kept: list[tuple[Any, ...]] = [(x.storage, x.shape, x.dtype, x.strides, x.source is not None) for x in inputs]
     beside = layers.beside and (layers.beside.shape, layers.beside.dtype)
 
     def backward(gradient: Value) -> list[Value | None]:
         tape.block, tape.doing = f"{name}, run again", "zeros"
-        gradients = [gradient, *([tape.new(*beside)] if beside else [])]  # a second output's is made of zeros
+        gradients = [gradient] + ([tape.new(*beside)] if beside else [])  # a second output's is made of zeros
         leaves = [Leaf(strides, bucket=None) if wanted else None for *_, strides, wanted in kept]
-        detached = [Value(*value, leaf) for (*value, _), leaf in zip(kept, leaves, strict=True)]
+        detached = [
+            Value(storage, shape, dtype, strides, leaf)
+            for (storage, shape, dtype, strides, _), leaf in zip(kept, leaves, strict=True)
+        ]
         before, tape.contexts = tape.contexts, []
-        outputs = [run(*detached), *([layers.beside] if beside else [])]
-        layers.beside = None
+        outputs = [run(*detached)]
+        if layers.beside is not None:
+            outputs.append(layers.beside)
+            layers.beside = None
         tape.casts.clear()  # the second run has an autocast of its own, which ends here
         tape.backward_from(outputs, gradients)
         tape.contexts = before
-        return [leaf and leaf.gradient for leaf in leaves]
+        return [leaf.gradient if leaf else None for leaf in leaves]
 
     return tape.record("checkpoint", inputs, out, [value.storage for value in inputs], backward)

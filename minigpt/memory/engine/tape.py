@@ -139,7 +139,7 @@ class Tape:
         waits = _dependents(root)
         pending: dict[Node | Leaf, list] = {root: []}
         count = 0
-        ready = [(-root.order, count, root)]
+        ready: list[Any] = [(-root.order, count, root)]
         for value in roots:
             value.source = None
         del root

@@ -21,7 +21,8 @@ from minigpt.memory.engine.tape import Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.losses import returned
 from minigpt.memory.plan import TrainingPlan, check_evaluation
-from minigpt.memory.predicted.step import Start, counting_alone, make_batch, start
+from minigpt.memory.predicted.start import Start, counting_alone, make_batch, start
+from minigpt.memory.predicted.step import refuse
 
 ENDS = 2  # batches that are gone through at either end of the set
 
@@ -48,6 +49,7 @@ def predict_evaluation(
     sizes = [min(batch, samples - done) for done in range(0, samples, batch)]
     sizes = sizes[:eval_accumulation_steps]  # then everything is sent away, and it begins anew
     plan = replace(plan, checkpointing="none", lora_dropout=0.0, holds="outputs", step="steady")
+    refuse(architecture, plan)
     with counting_alone():
         return _loop(start(architecture, plan), plan, sizes, prediction_loss_only)
 
@@ -57,7 +59,9 @@ def _loop(began: Start, plan: TrainingPlan, sizes: list[int], loss_only: bool) -
     tape, layers = began.tape, began.layers
     layers.wrapped = plan.autocast_dtype is not None  # accelerate has prepared the model
     tape.phase, tape.records_nothing, tape.training = "evaluation", True, False
-    losses = predictions = labels = None
+    losses: Value | None = None
+    predictions: Value | None = None
+    labels: Value | None = None
     middle = sum(sizes[ENDS:-ENDS])
     for count, size in enumerate(sizes):
         if ENDS <= count < len(sizes) - ENDS:

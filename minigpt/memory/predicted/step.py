@@ -17,19 +17,19 @@ kilobytes that position bookkeeping allocates. Pure Python: this imports no torc
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape, Value
+from minigpt.memory.engine.tape import GRADIENTS, Tape
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.losses import returned
-from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import TrainingPlan, check_fit
-from minigpt.memory.predicted.optimizer import Optimizer, hook
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted.optimizer import hook
+from minigpt.memory.predicted.start import counting_alone, make_batch, start
+from minigpt.memory.predicted.static import predict_static
+from minigpt.memory.units import readable
 
 Result = TypeVar("Result")
 
@@ -48,58 +48,9 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
         return _run(model, plan, finish)
 
 
-@contextlib.contextmanager
-def counting_alone() -> Iterator[None]:
-    """Python's cycle collector rests: reference counts do the work, and its rounds would take a fifth of it."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-class Start(NamedTuple):
-    """What is there before the first forward: the tape, what lies on it, and the bytes of it that are frozen."""
-
-    architecture: Architecture
-    tape: Tape
-    layers: Layers
-    optimizer: Optimizer
-    frozen: int
-    held: list  # storages that nothing else refers to
-
-
-def start(model, plan: TrainingPlan) -> Start:
-    """The model, the optimizer and its state. Raises ValueError, naming the field, for what is not covered."""
-    architecture = Architecture.of(model)
-    check_fit(architecture, plan)
-    architecture.check_covered(plan)
-    architecture.check(plan)
-    _refuse(architecture, plan)
-    card = GPUS[plan.card] if plan.card else None
-    tape = Tape(cuda=card is not None)
-    tape.doing = "cuBLAS workspace"
-    workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
-    layers = Layers(tape, architecture, plan)
-    optimizer = Optimizer(tape, layers, plan)
-    if plan.step != "first":
-        optimizer.state(layers.trained)
-    tape.doing = "buffers"
-    buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
-    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
-    return Start(architecture, tape, layers, optimizer, frozen, [*workspaces, *buffers])
-
-
-def make_batch(tape: Tape, plan: TrainingPlan) -> list[Value]:
-    """Tokens and targets, and what tells padding or packing: a mask, or position ids; each (B, T) of int64."""
-    tape.doing = "batch"
-    return [tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2 + (plan.sequences != "plain"))]
-
-
 def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
     began = start(model, plan)
+    refuse(began.architecture, plan)
     architecture, tape, layers, optimizer, frozen, _ = began
     if plan.optimizer_in_backward:
         tape.hook = hook(optimizer)
@@ -135,7 +86,7 @@ def _old_gradients(layers: Layers) -> None:
         value.source.gradient = layers.tape.new(value.shape, value.gradient_dtype or value.dtype, bucket=GRADIENTS)
 
 
-def _refuse(architecture: Architecture, plan: TrainingPlan) -> None:
+def refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     """Raise ValueError for what the tape does not know, naming the field."""
     if plan.method != "qlora":
         return
@@ -144,7 +95,9 @@ def _refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     if plan.quantization == "nf4":
         return
     if plan.quantization in ("gptq", "awq"):
-        raise ValueError(f"quantization is {plan.quantization!r}, whose kernels are not followed: predicted: nf4, int8")
+        stays = readable(predict_static(architecture, plan).total)
+        text = f"whose kernels are not followed: predicted: nf4, int8; what stays from step to step is {stays}"
+        raise ValueError(f"quantization is {plan.quantization!r}, {text}")
     if plan.card:
         raise ValueError(f"card is {plan.card!r}; LLM.int8 is followed as it runs on a CPU: with int8 it must be None")
     if plan.variant == "dora":
