@@ -253,7 +253,7 @@ def _wrapped() -> list[Case]:
         dict(precision="fp16-autocast"), dict(MIXED, loss="fused"), dict(LORA, loss="trl", **over), dict(QLORA, **over),
         LORA,
     ]  # fmt: skip
-    return each(("llama-grouped", "gpt2", "gemma2"), cross(ways, [dict(float32_outputs=True)]))
+    return each(("llama-grouped", "gpt2", "gemma"), cross(ways, [dict(float32_outputs=True)]))
 
 
 def _evaluations() -> list[Case]:
