@@ -39,6 +39,7 @@ torch.set_flush_denormal(True)
 
 SCHEDULES = ("cosine", "constant")
 STATE = {"model", "optimizer", "scaler", "random", "random_cuda", "plan", "history"}  # of a checkpoint
+NAMED = 3  # parameters that an error names
 SMALLEST_SHARE = 0.1  # of the learning rate, where the cosine ends
 
 
@@ -118,7 +119,8 @@ def train(
     ``optimizer`` replaces the plan's AdamW; its learning rate still follows the plan. ``on_step(steps_done, history)``
     is called after each step. With ``checkpoint``, a file is written; with ``resume``, training goes on from it.
     Raises ValueError if nothing is trainable, weights have another dtype than the precision says, a batch has no
-    target, a step's loss is NaN or infinite, or the checkpoint is missing or belongs to another plan or model.
+    target, a trained parameter gets no gradient in the first step, a step's loss is NaN or infinite, or the checkpoint
+    is missing or belongs to another plan or model.
     """
     parameters = trainable(model, plan.precision)
     device = next(model.parameters()).device
@@ -131,6 +133,7 @@ def train(
         history.validation.append((0, evaluate(model, validation, plan.precision)))
 
     model.train()
+    optimizer.zero_grad()  # what an earlier run left, such as one that failed, is no part of this one
     bar = tqdm(range(first, plan.steps), initial=first, total=plan.steps, unit="step", disable=not progress)
     for step in bar:
         started = time.perf_counter()
@@ -144,8 +147,12 @@ def train(
         for (tokens, targets), count in zip(window, counts):
             with autocast(plan.precision, device):
                 part = model(tokens, targets) * (count / sum(counts))  # a scalar
+            if not part.requires_grad:
+                check_reached(model)
             scaler.scale(part).backward()
             loss += part.item()
+        if step == first:
+            check_reached(model)
         if not math.isfinite(loss):  # whatever is learned from here on is lost
             raise ValueError(f"the loss is {loss} at step {step + 1}; a smaller lr or a longer warmup may help")
 
@@ -207,6 +214,22 @@ def trainable(model: nn.Module, precision: str) -> list[Tensor]:
                 f"call model.to({wanted}) or take another precision"
             )
     return [p for _, p in named]
+
+
+def check_reached(model: nn.Module) -> None:
+    """Raise ValueError, naming some, if there are trained parameters without a gradient: none would ever learn.
+
+    A reentrant checkpoint records nothing inside it unless an input takes a gradient. A frozen embedding's output does
+    not, so the adapters of every block from there to the first one without a checkpoint are cut off.
+    """
+    trained = [(name, p.grad is None) for name, p in model.named_parameters() if p.requires_grad]
+    missing = [name for name, none in trained if none]
+    if missing:
+        some = ", ".join(missing[:NAMED]) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
+        raise ValueError(
+            f"{len(missing)} of {len(trained)} trained parameters get no gradient: {some}; the loss does not depend on "
+            "them, or a checkpoint with use_reentrant=True over frozen inputs hides them: use_reentrant=False does not"
+        )
 
 
 def count_targets(targets: Tensor) -> int:

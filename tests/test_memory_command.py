@@ -9,10 +9,12 @@ from dataclasses import fields
 
 import pytest
 
-from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict
-from minigpt.memory.__main__ import main, make_parser
+from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict, predict_evaluation
+from minigpt.memory.__main__ import EVALUATION, main, make_parser
 from minigpt.memory.fits import fits
 from minigpt.memory.measured.step import measure
+from minigpt.memory.recipes import APART
+from minigpt.memory.units import gb
 from tools.models import MODELS
 
 T4 = ["--card", "t4", "--seq-len", "64"]
@@ -45,7 +47,8 @@ def test_json_is_the_record(capsys):
     arguments = ["gpt2", "--batch", "8", "--seq-len", "1024", "--attention", "eager", "--card", "T4", "--json"]
     assert main(arguments) == 1
     record, step, verdict = json.loads(capsys.readouterr().out), predict("gpt2", plan), fits("gpt2", plan)
-    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "frozen", "notes", "verdict", "tensors"]
+    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "evaluation", "frozen", "notes", "verdict",
+                            "tensors"]  # fmt: skip
     assert TrainingPlan(**record["plan"]) == plan and record["parameters"] == Architecture.of("gpt2").parameters
     assert record["ledger"] == step.ledger.as_dict()
     assert record["peak"] == {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at}
@@ -75,7 +78,23 @@ def test_every_field_can_be_given():
         words += [option] if value is True else [option, str(value)]
     parsed = vars(make_parser().parse_args(["gpt2", *words]))
     assert {name: parsed[name] for name in given} == given
-    assert set(parsed) - set(given) == {"model", "like", "measure", "tensors", "json"}
+    assert set(parsed) - set(given) == {"model", "like", "measure", "tensors", "json", *EVALUATION}
+
+
+def test_an_evaluation_is_shown_if_it_is_asked_for(capsys):
+    asked = ["--evaluate", "100", "--eval-batch", "4", *T4]
+    evaluation = predict_evaluation("gpt2", TrainingPlan(seq_len=64, card="T4"), 100, 4)
+    assert main(["gpt2", *asked]) == 0
+    assert f"evaluation: {gb(evaluation.peak.total)} =" in capsys.readouterr().out
+    assert main(["gpt2", *asked, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["evaluation"]["total"] == evaluation.peak.total > record["peak"]["total"]
+    assert main(["gpt2", "--evaluate", "4000", *T4]) == 1  # the step fits, the set's logits do not
+    assert "does not fit" in capsys.readouterr().out
+    assert main(["gpt2", "--evaluate", "4000", "--prediction-loss-only", *T4]) == 0
+    capsys.readouterr()
+    assert main(["gpt2", *T4]) == 0 and "evaluation" not in capsys.readouterr().out
+    assert main(["gpt2", "--eval-batch", "4"]) == 2 and "eval_batch is 4" in capsys.readouterr().err
 
 
 def test_measuring_says_so(tmp_path, capsys):
@@ -91,7 +110,8 @@ def test_measuring_says_so(tmp_path, capsys):
 def test_notes_of_a_library_and_beyond_the_context(capsys):
     assert main(["llama-2-7b", "--seq-len", "5000", "--like", "hf-trainer"]) == 0
     out = capsys.readouterr().out
-    assert "warning: seq_len is 5,000, beyond the model's context of 4,096" in out and "accelerate casts" in out
+    assert "warning: seq_len is 5,000, beyond the model's context of 4,096" in out
+    assert main(["llama-2-7b", "--like", "litgpt"]) == 0 and APART["litgpt"][0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("model", "said"), [("gpt2", True), ("google/gemma-2-9b", False), ("llama-7b", False)])

@@ -75,6 +75,9 @@ ODD = {  # plans whose bytes once went wrong in a phase that was not the peak, o
     "gemma2 caps scores and logits": ("gemma2", dict(precision="bf16-autocast", attention="eager")),
     "gemma3 has two rotations": ("gemma3-window", dict(seq_len=96, checkpointing="full", method="lora", targets="q")),
     "falcon's loop keeps the last block's scores": ("falcon", dict(attention="eager", batch=1, checkpointing="full")),
+    "a second output's gradient is of zeros": ("bloom", dict(precision="bf16-autocast", checkpointing="reentrant")),
+    "falcon's scores are a second output": ("falcon", dict(attention="eager", checkpointing="reentrant")),
+    "what a reentrant block is given lives as long as the loss": ("gpt2", dict(checkpointing="reentrant")),
     "falcon's turned weights are cast each time": ("falcon", dict(precision="bf16-autocast", checkpointing="full")),
     "falcon copies grouped keys": ("falcon-grouped", dict(precision="bf16", method="lora", targets="qkv,o")),
     "falcon's casts die before its bias comes": (

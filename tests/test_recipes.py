@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 import weakref
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import pytest
 import torch
 
 import minigpt.memory.recipes as module
-from minigpt.memory import TrainingPlan, predict
+from minigpt.memory import MemoryMeter, TrainingPlan, predict
+from minigpt.memory.measured.building import build
 from minigpt.memory.plan import OPTIM
 from minigpt.memory.recipes import APART, RECIPES, recipe
 from tools.models import MODELS
@@ -109,6 +111,47 @@ def test_trainer_holds_the_loss_alone_through_backward_and_frees_gradients_after
     assert seen["cache"] == [plan.use_cache] * 2
 
 
+@pytest.mark.parametrize("bf16", [True, False])
+def test_trainers_model_returns_float32_logits_and_a_step_of_it_is_predicted(bf16, tmp_path):
+    """The forward and backward of Trainer(bf16=True), on the model that accelerate has prepared for it."""
+    from transformers import Trainer, TrainingArguments
+
+    plan = TrainingPlan.like("hf-trainer", batch=2, seq_len=16, autocast=bf16)
+    model = build(MODELS["llama-grouped"], plan)
+    options = dict(use_cpu=True, max_steps=1, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=9)
+    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=2, bf16=bf16, optim="sgd", **options)
+    trainer, phases, dtypes = Trainer(model, arguments, train_dataset=[ROW] * 2), {}, []
+
+    def watched(prepared, inputs, num_items_in_batch=None):
+        dtypes.append(prepared(**inputs).logits.dtype)
+        with MemoryMeter(prepared, None, tuple(inputs.values())) as meter:
+            meter.mark("forward")
+            loss = trainer.compute_loss(prepared, inputs)
+            meter.mark("backward")
+            loss.backward()
+        phases.update(most_in_each(meter.result()))
+        return loss.detach()
+
+    trainer.training_step = watched
+    trainer.train()
+    predicted = most_in_each(predict(MODELS["llama-grouped"], replace(plan, optimizer="sgd")))
+    assert dtypes == [torch.float32 if bf16 else torch.bfloat16]
+    assert {name: phases[name] for name in ("forward", "backward")} == {
+        name: predicted[name] for name in ("forward", "backward")
+    }
+
+
+ROW = {"input_ids": [*range(1, 17)], "labels": [*range(1, 17)]}
+
+
+def most_in_each(step) -> dict[str, int]:
+    """The largest total of each phase."""
+    most: dict[str, int] = {}
+    for phase, ledger in step.timeline():
+        most[phase] = max(most.get(phase, 0), ledger.total)
+    return most
+
+
 def test_pefts_adapters():
     from peft import LoraConfig, get_peft_model
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as mapping
@@ -126,7 +169,53 @@ def test_four_bits_by_transformers_and_peft():
 
     assert BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant is HF.double_quantization is False
     assert default_of(prepare_model_for_kbit_training, "use_gradient_checkpointing") is True
-    assert (HF.kbit_preparation, HF.checkpointing) == (SCRIPT.kbit_preparation, SCRIPT.checkpointing) == (True, "full")
+    assert (HF.kbit_preparation, HF.checkpointing) == (SCRIPT.kbit_preparation, SCRIPT.checkpointing)
+    assert HF.kbit_preparation and HF.checkpointing == "reentrant"
+
+
+@pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
+@pytest.mark.parametrize(
+    ("turn_on", "kind"),
+    [
+        (lambda model: model.gradient_checkpointing_enable(), "full"),
+        (lambda model: model.gradient_checkpointing_enable(field_of(trl_config(), KWARGS)), TRL.checkpointing),
+        (lambda model: kbit_prepared(model), HF.checkpointing),
+    ],
+    ids=["transformers", "trl", "peft"],
+)
+def test_which_kind_of_checkpointing_a_library_turns_on(turn_on, kind):
+    """Asked of a step: only the reentrant kind is an operation of its own in the graph of the loss."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS["llama-tied"]))
+    turn_on(model)
+    tokens = torch.ones(1, 4, dtype=torch.int64)
+    loss = model.train()(input_ids=tokens, labels=tokens, use_cache=False).loss
+    names, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(node.name())
+        waiting += [then for then, _ in node.next_functions if then is not None]
+    assert model.is_gradient_checkpointing
+    assert ("CheckpointFunctionBackward" in names) == (kind == "reentrant")
+
+
+KWARGS = "gradient_checkpointing_kwargs"
+
+
+def trl_config():
+    from transformers import TrainingArguments
+    from trl import SFTConfig
+
+    assert field_of(SFTConfig, KWARGS) == field_of(TrainingArguments, KWARGS)
+    return SFTConfig
+
+
+def kbit_prepared(model):
+    from peft import prepare_model_for_kbit_training
+
+    model.is_loaded_in_4bit = True
+    prepare_model_for_kbit_training(model)
 
 
 def test_trls_four_bits_and_loss():
@@ -159,7 +248,9 @@ def test_unsloths_defaults():
     loading, adapting = signature(loader, "from_pretrained"), signature(llama, "get_peft_model")
     assert loading["load_in_4bit"] is True and TrainingPlan.like("unsloth").method == "qlora"
     assert loading["use_gradient_checkpointing"] == adapting["use_gradient_checkpointing"] == "unsloth"
-    assert UNSLOTH.checkpointing == "full" and "the CPU's memory" in APART["unsloth"][0]
+    assert UNSLOTH.checkpointing == "reentrant" and "the CPU's memory" in APART["unsloth"][0]
+    assert "use_reentrant = True" in llama and "use_reentrant = False" not in llama
+    assert "_gc_kwargs['use_reentrant'] = True" in rl
     assert (adapting["r"], adapting["lora_dropout"]) == (UNSLOTH.rank, UNSLOTH.lora_dropout)
     targets = assigned(llama, "_DEFAULT_TARGET_MODULES")
     named = TrainingPlan(targets=",".join(targets)).targets.split(",")
@@ -207,7 +298,7 @@ def test_a_recipe_is_a_plan_that_is_predicted_or_refused_by_name(library, method
         assert "measured only" in str(error)
 
 
-@pytest.mark.parametrize("library", ["transformers", "peft", "trl", "unsloth"])
+@pytest.mark.parametrize("library", ["transformers", "accelerate", "peft", "trl", "unsloth"])
 def test_the_versions_that_were_read_are_the_tested_ones(library):
     pins = (Path(__file__).parent.parent / "constraints.txt").read_text(encoding="utf8")
     pinned = re.search(rf"^{library}==([\w.]+)", pins, re.MULTILINE)[1]

@@ -24,7 +24,7 @@ from statistics import median
 
 from tqdm import tqdm
 
-from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict
+from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict, predict_evaluation
 from minigpt.memory.units import gb
 from tools.cases import Case, groups
 from tools.fuzz import quick_and_quiet
@@ -50,9 +50,14 @@ class Row:
 
 def compare(case: Case, device: str) -> tuple[StepMemory, StepMemory]:
     """(predicted, measured). Raises ValueError for what either refuses."""
+    from minigpt.memory.measured.evaluation import measure_evaluation
     from minigpt.memory.measured.step import measure
 
-    model = MODELS[case.model]
+    model, asked = MODELS[case.model], dict(case.evaluation)
+    if asked:
+        return predict_evaluation(model, case.plan, **asked), measure_evaluation(
+            model, case.plan, **asked, device=device
+        )
     return predict(model, case.plan), measure(model, case.plan, device)
 
 

@@ -10,7 +10,7 @@ MiniGPT has no cache, so that plans which ask for one leave it out or are not it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -35,6 +35,7 @@ CHECKPOINTED: Words = dict(checkpointing="full")
 class Case:
     model: str
     plan: TrainingPlan
+    evaluation: tuple[tuple[str, Any], ...] = ()  # the arguments of Trainer's evaluation, which is compared instead
 
     @property
     def needs_values(self) -> bool:
@@ -52,6 +53,7 @@ class Case:
         plan = self.plan
         changed = {k: v for k, v in vars(plan).items() if v != getattr(TrainingPlan(), k)}
         shape = f"{changed.pop('batch', plan.batch)}x{changed.pop('seq_len', plan.seq_len)}"
+        changed |= self.evaluation
         return " ".join([self.model, shape, *(f"{k}={v}" for k, v in changed.items())])
 
 
@@ -193,6 +195,9 @@ def word_cases() -> dict[str, list[Case]]:
                    [{}, MIXED, LORA, dict(BF16, **CHECKPOINTED), dict(precision="bf16-master"), dict(step="first"),
                     *one_of("optimizer", ("sgd", "adafactor", "adamw8bit"))]),
         ]),
+        "words: reentrant checkpointing": _reentrant(),
+        "words: float32 outputs": _wrapped(),
+        "words: evaluation": _evaluations(),
         "words: as libraries do it": [
             Case(words["name"], TrainingPlan.like(words["library"], method=words["method"], batch=3, seq_len=96))
             for words in libraries
@@ -220,6 +225,46 @@ def _autocast() -> list[Case]:
     over = [dict(autocast=True)]
     dora = [dict(LORA, variant="dora"), dict(QLORA, variant="dora")]
     return each((*SOME, "mixtral", "minigpt"), cross(methods, over)) + each((*SOME, "minigpt"), cross(dora, over))
+
+
+def _reentrant() -> list[Case]:
+    eager = dict(attention="eager")
+    methods: list[Words] = [
+        {}, dict(BF16, sequences="padded"), MIXED, dict(MIXED, accumulation=2, **eager), dict(BF16, holds="outputs"),
+        LORA, dict(LORA, autocast=True, targets="q,v", lora_dropout=0.05), QLORA, dict(QLORA, autocast=True),
+        dict(QLORA, quantization="int8"), dict(LORA, variant="dora"), dict(BF16, optimizer_in_backward=True),
+    ]  # fmt: skip
+    reentrant = [dict(checkpointing="reentrant")]
+    scores = [words | eager for words in (BF16, LORA)]  # which some blocks return
+    return [
+        *each((*SOME, "mixtral"), cross(methods, reentrant)), *each(["minigpt"], cross(methods[2:4], reentrant)),
+        *each(("falcon", "bloom", "gemma3", "opt"), cross(scores, reentrant)),
+    ]  # fmt: skip
+
+
+def _wrapped() -> list[Case]:
+    """By accelerate, which does nothing without autocast."""
+    over = dict(autocast=True)
+    ways: list[Words] = [
+        MIXED, dict(MIXED, **OUTPUTS), dict(MIXED, holds="outputs"), dict(MIXED, use_cache=True), dict(BF16, **over),
+        dict(LORA, **over), dict(LORA, loss="shifted", **over), dict(MIXED, loss="shifted", holds="outputs"),
+        dict(MIXED, loss="shifted", upcast=False, accumulation=2), dict(MIXED, accumulation=2, **CHECKPOINTED),
+        dict(LORA, logits_to_keep=5, **over), dict(LORA, modules_to_save="head", holds="outputs", **over),
+        dict(precision="fp16-autocast"), dict(MIXED, loss="fused"), dict(LORA, loss="trl", **over), dict(QLORA, **over),
+        LORA,
+    ]  # fmt: skip
+    return each(("llama-grouped", "gpt2", "gemma"), cross(ways, [dict(float32_outputs=True)]))
+
+
+def _evaluations() -> list[Case]:
+    few, many = dict(samples=10, batch=4), dict(samples=25, batch=4)
+    options: list[Words] = [few, many, dict(many, eval_accumulation_steps=2), dict(few, prediction_loss_only=True)]
+    plans: list[Words] = [
+        {}, MIXED, dict(BF16, attention="eager", use_cache=True), dict(BF16, sequences="padded"),
+        dict(LORA, autocast=True, lora_dropout=0.05, **CHECKPOINTED), dict(QLORA, optimizer="adamw8bit"),
+    ]  # fmt: skip
+    some = each(("llama-grouped", "gpt2-dropout"), plans) + each(("gemma2", "falcon", "bloom"), plans[1:3])
+    return [replace(case, evaluation=tuple(words.items())) for case in some for words in options]
 
 
 def _dropout() -> list[Case]:

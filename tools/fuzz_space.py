@@ -234,7 +234,7 @@ def draw_plan(choose: Choose, model: dict) -> dict:
             plan[name] = value
     if plan.get("method", "full") != "full" and plan.get("precision", "fp32") not in ADAPTED.split(", "):
         del plan["precision"]  # adapters have no master copy
-    if plan.get("checkpointing") == "full":
+    if plan.get("checkpointing", "none") != "none":
         plan.pop("use_cache", None)
     if model["model_type"] == "minigpt":
         plan.pop("use_cache", None)  # it has none

@@ -86,7 +86,7 @@ def like(library, **choices):
 
 
 sft, trainer = like("trl-sft"), like("hf-trainer", autocast=True)
-assert 4 * B * T * V == 2 * V * C and trainer.peak.total == like("script").peak.total
+assert "block 31, run again" in like("script").peak_at and "head" in trainer.peak_at
 extra = (qlora.ledger.activations - lora.ledger.activations) / (B * T)
 cross7 = (lora.ledger.weights - qlora.ledger.weights) / extra
 many = {m: step(m, batch=17) for m in ("lora", "qlora")}

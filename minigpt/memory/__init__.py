@@ -6,9 +6,14 @@
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted.evaluation import predict_evaluation
+from minigpt.memory.predicted.static import predict_static
 from minigpt.memory.predicted.step import predict
 
-__all__ = ["BUCKETS", "Architecture", "Ledger", "MemoryMeter", "StepMemory", "TrainingPlan", "predict"]
+__all__ = [
+    "BUCKETS", "Architecture", "Ledger", "MemoryMeter", "StepMemory", "TrainingPlan", "predict", "predict_evaluation",
+    "predict_static",
+]  # fmt: skip
 
 
 _MEASURED = {"MemoryMeter": "meter", "measure": "step", "measure_evaluation": "evaluation", "describe": "describe"}

@@ -1,7 +1,8 @@
 """The ledger from a shell: ``python -m minigpt.memory qwen3-8b --like trl-sft --method qlora --card T4``.
 
 The model is a known name, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is an option, and its
-help is the field's own. Exit status: 0 if the step fits the card, or without a card; 1 if it does not; 2 for wrong use.
+help is the field's own. Exit status: 0 if the step fits the card, and the evaluation if it is asked for, or without a
+card; 1 if one does not; 2 for wrong use.
 Imports no torch, unless the step is measured.
 """
 
@@ -22,9 +23,12 @@ from minigpt.memory.fits import Verdict, fits, judge
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.names import KNOWN, left_out, resolve
 from minigpt.memory.plan import ALLOWED, TrainingPlan, beyond_context
+from minigpt.memory.predicted.evaluation import predict_evaluation
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
 from minigpt.memory.units import gb, gib, readable
+
+EVALUATION = ("evaluate", "eval_batch", "eval_accumulation_steps", "prediction_loss_only")
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,6 +56,17 @@ def make_parser() -> Parser:
     parser.add_argument("--like", metavar="LIBRARY", help=f"start from a library's defaults: {', '.join(RECIPES)}")
     parser.add_argument("--measure", action="store_true", help="run the step on fake tensors instead of predicting it")
     parser.add_argument("--tensors", action="store_true", help="list what is alive at the predicted peak")
+    parser.add_argument(
+        "--evaluate",
+        type=int,
+        metavar="SAMPLES",
+        help="also Trainer's evaluation of so many sequences between two steps",
+    )
+    parser.add_argument("--eval-batch", type=int, metavar="VALUE", help="sequences at a time in it (default: 8)")
+    parser.add_argument(
+        "--eval-accumulation-steps", type=int, metavar="VALUE", help="batches after which it sends its logits away"
+    )
+    parser.add_argument("--prediction-loss-only", action="store_true", help="it gathers no logits")
     parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
     for field in fields(TrainingPlan):
         option, default = "--" + field.name.replace("_", "-"), field.default
@@ -69,18 +84,20 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(make_parser().parse_args(arguments))
     names = ("model", "like", "measure", "tensors", "json")
     model, like, measured, tensors, as_json = (given.pop(name) for name in names)
+    asked = {name: given.pop(name) for name in EVALUATION}
     try:
         plan = TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
         report = _measured(model, plan) if measured else _predicted(model, plan)
         report["tensors"] = explain(model, plan) if tensors else ()
+        report["evaluation"] = _evaluated(model, plan, measured, **asked)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     dropout = left_out(model)
     report["notes"] += [*([dropout] if dropout else []), *(APART[like] if like and not measured else ())]
     show(_json(report) if as_json else _text(report))
-    verdict = report["verdict"]
-    return 0 if verdict is None or verdict.fits else 1
+    steps = [step for step in (report["step"], report["evaluation"]) if step is not None]
+    return 0 if plan.card is None or all(judge(step, plan).fits for step in steps) else 1
 
 
 def _predicted(model: str, plan: TrainingPlan) -> dict:
@@ -102,6 +119,23 @@ def _measured(model: str, plan: TrainingPlan) -> dict:
     return dict(model=model, parameters=None, plan=plan, step=step, verdict=verdict, notes=[note])
 
 
+def _evaluated(
+    model: str, plan: TrainingPlan, measured: bool, evaluate: int | None, eval_batch: int | None, **options
+) -> StepMemory | None:
+    """Trainer's evaluation, if it is asked for. Raises ValueError for its other options without it."""
+    if evaluate is None:
+        wrong = [name for name, value in dict(options, eval_batch=eval_batch).items() if value]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is {options.get(wrong[0], eval_batch)!r}; it needs evaluate, a number")
+        return None
+    batch = 8 if eval_batch is None else eval_batch
+    if not measured:
+        return predict_evaluation(model, plan, evaluate, batch, **options)
+    from minigpt.memory.measured.evaluation import measure_evaluation  # here, because it imports torch
+
+    return measure_evaluation(resolve(model), plan, evaluate, batch, **options)
+
+
 def _text(report: dict) -> str:
     step, verdict = report["step"], report["verdict"]
     lines = [] if report["parameters"] is None else [f"{report['parameters']:,} parameters\n"]
@@ -111,6 +145,10 @@ def _text(report: dict) -> str:
         lines.append(f"{bucket:<12} {largest:>16} {at_peak:>16}")
     total = step.peak.total
     lines += ["", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}", *report["notes"]]
+    if (evaluation := report["evaluation"]) is not None:
+        total, plan = evaluation.peak.total, report["plan"]
+        answer = f": {'fits' if judge(evaluation, plan).fits else 'does not fit'}" if plan.card else ""
+        lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}{answer}"]
     lines += ["", str(verdict)] if verdict else []
     lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
     return "\n".join(lines)
@@ -121,6 +159,7 @@ def _json(report: dict) -> str:
 
     step: StepMemory = report["step"]
     verdict: Verdict | None = report["verdict"]
+    evaluation: StepMemory | None = report["evaluation"]
     return json.dumps(
         {
             "model": report["model"],
@@ -128,6 +167,8 @@ def _json(report: dict) -> str:
             "plan": asdict(report["plan"]),
             "ledger": step.ledger.as_dict(),
             "peak": {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at},
+            "evaluation": evaluation
+            and {**evaluation.peak.as_dict(), "total": evaluation.peak.total, "at": evaluation.peak_at},
             "frozen": step.frozen,
             "notes": report["notes"],
             "verdict": verdict and verdict.as_dict(),

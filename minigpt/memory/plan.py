@@ -78,7 +78,7 @@ ALLOWED = {
     "sequences": ("plain", "padded", "packed"),
     "zero_grad": ("before_forward", "before_backward", "in_place"),
     "step": ("steady", "first", "resumed"),
-    "checkpointing": ("none", "full"),
+    "checkpointing": ("none", "full", "reentrant"),
 }
 
 # transformers' own names of optimizers (TrainingArguments.optim), in the plan's words.
@@ -126,7 +126,7 @@ class TrainingPlan:
     modules_to_save: str = _says(
         "", "trained whole beside the adapters, by peft: 'embedding', 'head' or 'embedding,head'"
     )
-    quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is bitsandbytes' LLM.int8")
+    quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is LLM.int8; gptq and awq by size only")
     double_quantization: bool = _says(True, "qlora: the scales are quantized too; transformers' default is False")
     kbit_preparation: bool = _says(True, "qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit")
     optimizer: str = _says("adamw", "'sgd' is plain SGD: no state")
@@ -139,8 +139,14 @@ class TrainingPlan:
     )
     attention: str = _says("sdpa", "'eager' makes the score matrix a real tensor")
     holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
-    checkpointing: str = _says("none", "'full': every block keeps its input alone and runs again in backward")
+    checkpointing: str = _says(
+        "none", "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind"
+    )
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
+    float32_outputs: bool = _says(
+        False,
+        "accelerate's wrapper, as Trainer has it: under autocast logits are copied to float32 on their return",
+    )
     upcast: bool = _says(True, "the loss makes a float32 copy of 16-bit logits; transformers' own always does")
     loss: str = _says(
         "model", "'shifted': one's own loop; never all logits: 'chunked' (torchtune), 'fused' (Liger), 'trl'"
@@ -158,7 +164,7 @@ class TrainingPlan:
             check_choice(allowed, **{name: getattr(self, name)})
         check_counts(least=0, logits_to_keep=self.logits_to_keep)
         flags = ("autocast", "double_quantization", "kbit_preparation", "optimizer_in_backward", "use_cache", "upcast")
-        check_flags(**{name: getattr(self, name) for name in flags})
+        check_flags(**{name: getattr(self, name) for name in (*flags, "float32_outputs")})
         if not is_number(self.lora_dropout) or not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout is {self.lora_dropout!r}; it must be at least 0 and less than 1")
         if self.card is not None:
@@ -247,6 +253,19 @@ def check_fit(architecture, plan: TrainingPlan) -> None:
     if plan.seq_len > architecture.context and has_learned_positions(architecture):
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}, and learned")
     plan.target_names(architecture)
+
+
+def check_evaluation(
+    plan: TrainingPlan, samples: int, batch: int, prediction_loss_only: bool, eval_accumulation_steps: int | None
+) -> None:
+    """Raise ValueError for an evaluation that transformers' Trainer does not make."""
+    check_counts(samples=samples, batch=batch)
+    check_flags(prediction_loss_only=prediction_loss_only)
+    if eval_accumulation_steps is not None:
+        check_counts(eval_accumulation_steps=eval_accumulation_steps)
+    if plan.loss != "model" or plan.logits_to_keep:
+        name, right = ("logits_to_keep", 0) if plan.loss == "model" else ("loss", "model")
+        raise ValueError(f"{name} is {getattr(plan, name)!r}; in Trainer's evaluation it must be {right!r}")
 
 
 def has_learned_positions(architecture) -> bool:

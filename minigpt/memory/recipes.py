@@ -9,12 +9,15 @@ Each row was read in the library's own source. Where it is installed here, tests
         optim="adamw_torch_fused"             training_args.py, on torch 2.8 and later
         gradient_checkpointing=False          training_args.py
         use_cache=False                       training_args.py; Trainer writes it into the model's configuration
+        with autocast: logits in float32      accelerate 1.15.0, prepare_model: convert_outputs_to_fp32
         the loss alone through backward       trainer.py, training_step: compute_loss returns it, outputs die there
         gradients die after the step          trainer.py: model.zero_grad(), so before the next forward
         r=8, lora_dropout=0.0, float32        peft: LoraConfig, autocast_adapter_dtype=True
         q and v                               peft: its mapping for llama, mistral, qwen2, qwen3 and gemma
         4 bits: scales not quantized          BitsAndBytesConfig.bnb_4bit_use_double_quant=False
-        4 bits: float32 norms, checkpointing  peft: prepare_model_for_kbit_training(use_gradient_checkpointing=True)
+        4 bits: float32 norms, checkpointing  peft: prepare_model_for_kbit_training(use_gradient_checkpointing=True),
+                                              reentrant: it passes no use_reentrant on, and torch's default is True;
+                                              transformers' own gradient_checkpointing_enable() takes False
     trl-sft     trl 1.15.0: hf-trainer, but
         bf16=True unless fp16                 base_config.py: autocast over the 16-bit weights
         gradient_checkpointing=True           base_config.py
@@ -26,6 +29,7 @@ Each row was read in the library's own source. Where it is installed here, tests
         use_cache=True                        PretrainedConfig's default; nobody turns it off
         rest                                  as hf-trainer
     unsloth     unsloth 2026.10.9: trl-sft, but
+        checkpointing is reentrant            models/llama.py, use_reentrant = True; models/rl.py pins it
         load_in_4bit=True                     models/loader.py: so the method is "qlora"
         4 bits: scales quantized              models/llama.py, its BitsAndBytesConfig
         r=16, all seven, lora_dropout=0.0     models/llama.py, get_peft_model
@@ -56,19 +60,20 @@ from minigpt.values import check_choice
 _PEFT = dict(rank=8, lora_dropout=0.0, targets="q,v", adapter_dtype="fp32")
 _TRAINER = dict(
     precision="bf16", optimizer="adamw", optimizer_loop="fused", zero_grad="before_forward", holds="loss",
-    use_cache=False, checkpointing="none", attention="sdpa", upcast=True, loss="model",
+    use_cache=False, checkpointing="none", attention="sdpa", upcast=True, loss="model", float32_outputs=True,
 )  # fmt: skip
 _SFT = {**_TRAINER, "autocast": True, "checkpointing": "full", "loss": "trl"}
-_SCRIPT = {**_TRAINER, "optimizer_loop": "foreach", "holds": "outputs", "use_cache": True}
+_PLAIN = {**_TRAINER, "float32_outputs": False}
+_SCRIPT = {**_PLAIN, "optimizer_loop": "foreach", "holds": "outputs", "use_cache": True}
 _UNSLOTH = {
-    **_SFT, "optimizer": "adamw8bit", "loss": "fused", "rank": 16, "lora_dropout": 0.0, "targets": "all-linear",
-    "adapter_dtype": "fp32",
+    **_SFT, "checkpointing": "reentrant", "optimizer": "adamw8bit", "loss": "fused", "rank": 16, "lora_dropout": 0.0,
+    "targets": "all-linear", "adapter_dtype": "fp32",
 }  # fmt: skip
-_LITGPT = {**_TRAINER, "precision": "bf16-autocast", "optimizer_loop": "foreach", "holds": "outputs"}
+_LITGPT = {**_PLAIN, "precision": "bf16-autocast", "optimizer_loop": "foreach", "holds": "outputs"}
 _LITGPT_LORA = {**_LITGPT, "rank": 8, "lora_dropout": 0.05, "targets": "q,v", "adapter_dtype": "same"}
-_TUNE = {**_TRAINER, "checkpointing": "full"}
+_TUNE = {**_PLAIN, "checkpointing": "full"}
 _TUNE_LORA = {**_TUNE, "rank": 8, "lora_dropout": 0.0, "targets": "q,v,o,gate,up,down", "adapter_dtype": "same"}
-_PREPARED = dict(quantization="nf4", double_quantization=False, kbit_preparation=True, checkpointing="full")
+_PREPARED = dict(quantization="nf4", double_quantization=False, kbit_preparation=True, checkpointing="reentrant")
 _PLAIN_NF4 = dict(quantization="nf4", double_quantization=False, kbit_preparation=False)
 
 RECIPES = {  # library: method: the plan's fields; the first method is the library's own default
@@ -97,9 +102,7 @@ RECIPES = {  # library: method: the plan's fields; the first method is the libra
 }
 
 APART = {
-    "hf-trainer": (
-        "with bf16=True accelerate casts the returned logits to float32: the forward's end needs more than predicted",
-    ),
+    "hf-trainer": (),
     "trl-sft": (),
     "script": (),
     "unsloth": (

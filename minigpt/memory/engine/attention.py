@@ -27,7 +27,7 @@ def attention(
     if mask is not None and mask.dtype == "bool":
         mask = tape.new(mask.shape, q.dtype)
     times = q.shape[1] // k.shape[1]
-    if dropout or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
+    if (dropout and tape.training) or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
         out = _math(q, k, v, mask, dropout, times if enable_gqa else 1)
         tape.autocast = autocast

@@ -7,16 +7,24 @@ What is recomputed is booked as temporary: it lives for one block's backward. As
 with ``use_reentrant=False``, the second run stops at the last save, and a recomputed tensor is let go as soon as
 the node that asked for it has run.
 
+The older kind, ``use_reentrant=True``, is one operation, whose forward records nothing and whose backward is a whole
+step: it runs the block again to its end and walks it backward, while what the second run returned is alive. So are the
+gradients of that: one that nobody has is a tensor of zeros, such as that of the scores that some blocks return. What
+the second run saves is booked as in any forward, under activations.
+
 Left out: the random number state that torch keeps with each block (5,056 bytes on a CPU).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from minigpt.memory.engine.tape import Storage, Tape, Value
+from minigpt.memory.engine.tape import Leaf, Storage, Tape, Value
+
+if TYPE_CHECKING:
+    from minigpt.memory.engine.layers import Layers
 
 
 class Stop(Exception):
@@ -93,3 +101,36 @@ def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value]) -
     out = run(*inputs)
     tape.keep = tape.keep_saved
     return out
+
+
+def checkpoint_reentrant(layers: Layers, run: Callable[..., Value], inputs: Sequence[Value]) -> Value:
+    """``run(*inputs)`` as torch's CheckpointFunction does it. Without an input that takes a gradient nothing will."""
+    tape, name = layers.tape, layers.tape.block
+    tape.records_nothing = True
+    out = run(*inputs)
+    tape.records_nothing = False
+    if all(value.source is None for value in inputs):
+        return out
+    tape.contexts.append(run)  # and with it whatever else the block is given
+    kept: list[tuple[Any, ...]] = [(x.storage, x.shape, x.dtype, x.strides, x.source is not None) for x in inputs]
+    beside = layers.beside and (layers.beside.shape, layers.beside.dtype)
+
+    def backward(gradient: Value) -> list[Value | None]:
+        tape.block, tape.doing = f"{name}, run again", "zeros"
+        gradients = [gradient] + ([tape.new(*beside)] if beside else [])  # a second output's is made of zeros
+        leaves = [Leaf(strides, bucket=None) if wanted else None for *_, strides, wanted in kept]
+        detached = [
+            Value(storage, shape, dtype, strides, leaf)
+            for (storage, shape, dtype, strides, _), leaf in zip(kept, leaves, strict=True)
+        ]
+        before, tape.contexts = tape.contexts, []
+        outputs = [run(*detached)]
+        if layers.beside is not None:
+            outputs.append(layers.beside)
+            layers.beside = None
+        tape.casts.clear()  # the second run has an autocast of its own, which ends here
+        tape.backward_from(outputs, gradients)
+        tape.contexts = before
+        return [leaf.gradient if leaf else None for leaf in leaves]
+
+    return tape.record("checkpoint", inputs, out, [value.storage for value in inputs], backward)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from minigpt.memory.families import Architecture
 
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
+GROUP = 128  # inputs that share a scale in GPTQ and AWQ: transformers' group_size
 OWN_TABLES = (16 + 512) * 4  # bytes: the tables that minigpt.nf4 makes to decode with
 OWN_CHUNK = 2**17 // BLOCK * BLOCK  # weights that it decodes at a time on a CPU
 TABLE, NESTED_TABLE = 16 * 4, 256 * 4  # bytes: bitsandbytes keeps a copy of both tables with every tensor
@@ -35,6 +36,17 @@ def quantized_bytes(numel: int, double: bool, tables: bool = True) -> list[int]:
     if not double:
         return [(numel + 1) // 2, 4 * blocks] + [TABLE] * tables
     return [(numel + 1) // 2, blocks, 4 * -(-blocks // NESTED_BLOCK), 4] + [TABLE, NESTED_TABLE] * tables
+
+
+def grouped_bytes(n_out: int, n_in: int, kind: str) -> list[int]:
+    """The storages of a matrix in GPTQ's or AWQ's 4 bits: packed weights, then zeros and scales of each group of a row.
+
+    4.16 bits per weight. GPTQ also says for each input which group it is in (``g_idx``).
+    Source: gptqmodel 7.7, nn_modules/qlinear/__init__.py; AutoAWQ 0.2.9, modules/linear/gemm.py.
+    """
+    groups = -(-n_in // GROUP)
+    sizes = [n_out * n_in // 2, groups * n_out // 2, 2 * groups * n_out]
+    return sizes + [4 * n_in] * (kind == "gptq")
 
 
 class Tensor(NamedTuple):
@@ -58,6 +70,8 @@ class Layers:
         self.storages: list[Storage] = []
         self.products: dict[str, Callable[..., Value]] = {}  # of the layers that are no nn.Linear
         self.outputs: list[Value] = []  # what the model returns besides the loss
+        self.wrapped = plan.float32_outputs and plan.autocast_dtype is not None  # by accelerate
+        self.logits: Value | None = None  # which it will copy
         self.positions: Value | None = None  # of packed sequences, given with the tokens
         self.beside: Value | None = None  # what the last block returned beside its output, if the model's loop binds it
         self.embedded: Value | None = None  # embeddings that take a gradient only for a checkpoint's sake
@@ -68,7 +82,6 @@ class Layers:
         self.adapter_dtype = "float32" if plan.adapter_dtype == "fp32" else self.base_dtype
         self.adapted = adapters.adapted(self)
         self.eight_bit = plan.method == "qlora" and plan.quantization == "int8"
-        self.contexts: list[Value] = []  # what 8-bit layers hold until the loss dies
         self.frozen = plan.method != "full"
         saved = plan.saved_modules if self.frozen else ()
         targets = plan.target_names(architecture) - set(saved)  # peft adapts nothing that is trained whole
@@ -90,14 +103,18 @@ class Layers:
     def _add_base(self, tensor) -> None:
         plan = self.plan
         if plan.method == "qlora" and tensor.kind in ("linear", "gate"):
-            if self.eight_bit:  # a byte per weight, and a float32 scale per row
+            if plan.quantization in ("gptq", "awq"):
+                n_out, n_in = tensor.shape
+                sizes = grouped_bytes(n_out, n_in, plan.quantization)
+            elif self.eight_bit:  # a byte per weight, and a float32 scale per row
                 sizes = [tensor.numel, 4 * tensor.shape[0]]
             else:  # this course's NF4Linear shares its tables
                 sizes = quantized_bytes(tensor.numel, plan.double_quantization, tables=not self.own)
             self._add_packed(tensor, sizes)
             self.quantized[tensor.name] = tensor.shape
             return
-        dtype = "float32" if plan.method == "qlora" and plan.kbit_preparation else self.base_dtype
+        prepared = plan.method == "qlora" and plan.kbit_preparation and plan.quantization != "gptq"  # which peft leaves
+        dtype = "float32" if prepared else self.base_dtype
         if tensor.name.removesuffix(".bias") in self.quantized and not self.eight_bit:
             dtype = self.half  # Linear4bit casts its bias to what it computes in, and keeps that
         product = self.architecture.product if tensor.kind == "linear" else ops.linear
@@ -266,5 +283,5 @@ class Layers:
             return [views.reshaped(tape.new((prod(shape[:-1]), n_in), dtype), shape)]
 
         if x.source is not None and not tape.running_again:
-            self.contexts.append(x)
+            tape.contexts.append(x)
         return tape.record("linear, 8 bits", (x,), out, (), backward)

@@ -84,9 +84,9 @@ def mask_fill(x: Value, mask: Value) -> Value:
 
 
 def dropout(x: Value, share: float) -> Value:
-    """F.dropout in training: x times a random mask, which is saved."""
+    """F.dropout: in training x times a random mask, which is saved."""
     tape = x.storage.tape
-    if share == 0:
+    if share == 0 or not tape.training:
         return x
     tape.doing = "dropout"
     noise = elementwise(tape, "bool" if tape.cuda else x.dtype, x.layout)

@@ -65,6 +65,9 @@ class Tape:
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
         self.running_again = False  # a checkpointed block, in backward
+        self.records_nothing = False  # torch.no_grad
+        self.training = True  # else nothing is dropped
+        self.contexts: list[Any] = []  # what nodes hold as attributes, until their graph dies
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 
     def new(self, shape: Shape, dtype: str, strides: Strides = None, bucket: int | None = None) -> Value:
@@ -93,6 +96,8 @@ class Tape:
             if value.source is not None:
                 break
         else:
+            return self.new(*out) if isinstance(out, tuple) else out
+        if self.records_nothing:
             return self.new(*out) if isinstance(out, tuple) else out
         made = out if isinstance(out, Value) else None
         if saves_output and isinstance(out, tuple):
@@ -126,12 +131,18 @@ class Tape:
 
     def backward(self, loss: Value) -> None:
         """Give every leaf its gradient, freeing the graph on the way."""
-        waits = _dependents(loss.source)
-        root = self.new(loss.shape, loss.dtype)  # the 1 that backward starts from; torch keeps it to the end
-        pending: dict[Node | Leaf, list] = {loss.source: [root]}
+        self.backward_from((loss,), [self.new(loss.shape, loss.dtype)])  # the 1 that it starts from lives to the end
+
+    def backward_from(self, roots: Sequence[Value], given: list[Value]) -> None:
+        """The same from several values, each with the gradient that it is ``given``."""
+        root = Node("", self.block, self._nodes, [Edge(value) for value in roots], (), lambda: list(given), 0)
+        waits = _dependents(root)
+        pending: dict[Node | Leaf, list] = {root: []}
         count = 0
-        ready = [(-loss.source.order, count, loss.source)]
-        loss.source = None
+        ready: list[Any] = [(-root.order, count, root)]
+        for value in roots:
+            value.source = None
+        del root
         while ready:
             node = heapq.heappop(ready)[2]
             incoming = pending.pop(node)

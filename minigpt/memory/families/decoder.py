@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
-from minigpt.memory.engine.checkpointing import checkpoint
+from minigpt.memory.engine.checkpointing import checkpoint, checkpoint_reentrant
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
 from minigpt.memory.families.activations import ACTIVATIONS
@@ -93,6 +93,8 @@ def run_block(layers: Layers, run: Callable[..., Value], *inputs: Value) -> Valu
     """One block, checkpointed if the plan says so. run's other arguments live as long as run does."""
     if layers.plan.checkpointing == "none":
         return run(*inputs)
+    if layers.plan.checkpointing == "reentrant":
+        return checkpoint_reentrant(layers, run, inputs)
     return checkpoint(layers.tape, run, inputs)
 
 

@@ -32,28 +32,44 @@ def upcasted(layers: Layers, logits: Value) -> Value:
 def causal_loss(layers: Layers, logits: Value, targets: Value) -> Value:
     """ForCausalLMLoss: the logits in float32, the labels moved by one. The cache lives until the model returns."""
     tape, plan = layers.tape, layers.plan
-    if plan.holds == "outputs":
+    if plan.holds == "outputs" and not layers.wrapped:
         layers.outputs.append(logits)
     B, T = targets.shape
     upcast = ops.cast(logits, "float32")
     padded = tape.new((B, T + 1), "int64")
     shifted = views.contiguous(views.narrow(padded, 1, T))  # one row needs no copy
     loss = ops.cross_entropy(views.view(upcast, -1, upcast.shape[-1]), views.view(shifted, -1))
-    if plan.holds == "loss":
+    if layers.wrapped:
+        layers.logits = logits
+    elif plan.holds == "loss":
         layers.outputs.clear()
     del padded
     return loss
 
 
+def returned(layers: Layers) -> None:
+    """accelerate's convert_outputs_to_fp32, after autocast has ended: a float32 copy of the logits, held or not."""
+    logits, layers.logits = layers.logits, None
+    if logits is not None:
+        copy = ops.cast(logits, "float32")
+        layers.outputs = [*layers.outputs, copy] if layers.plan.holds == "outputs" else []
+
+
 def shifted_loss(layers: Layers, logits: Value, targets: Value) -> Value:
     """A loop's own: ``logits[:, :-1].contiguous()`` against ``targets[:, 1:]``; the model's outputs live through it."""
     B, T, V = logits.shape
+    autocast = layers.tape.autocast
+    if layers.wrapped:  # then the loss is outside of autocast
+        layers.tape.casts.clear()
+        layers.tape.autocast = None
+        logits = ops.cast(logits, "float32")
     held = [*layers.outputs, logits]
     shifted = views.contiguous(views.narrow(logits, 1, T - 1))
     if layers.plan.upcast:
         shifted = ops.cast(shifted, "float32")
     labels = views.view(views.narrow(targets, 1, T - 1), -1)
     loss = ops.cross_entropy(views.view(shifted, -1, V), labels)
+    layers.tape.autocast = autocast
     layers.outputs = held if layers.plan.holds == "outputs" else []
     return loss
 
@@ -229,9 +245,9 @@ def loss_of(layers: Layers, hidden: Value, targets: Value, head: Callable[[Layer
     else:
         hidden = views.alias(hidden)
     if plan.loss == "shifted":  # after the model has returned
-        logits = head(layers, hidden)
+        logits = [head(layers, hidden)]
         del hidden
-        return shifted_loss(layers, logits, targets)
+        return shifted_loss(layers, logits.pop(), targets)  # the one name that it has
     return causal_loss(layers, head(layers, hidden), targets)
 
 

@@ -25,12 +25,15 @@ class MiniGPT(Architecture):
         )  # fmt: skip
 
     def check(self, plan) -> None:
-        only = {"modules_to_save": "", "logits_to_keep": 0, "sequences": "plain", "use_cache": False}
+        only = {"modules_to_save": "", "logits_to_keep": 0, "sequences": "plain", "use_cache": False,
+                "float32_outputs": False}  # fmt: skip
         for name, value in only.items():
             if getattr(plan, name) != value:
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
         if plan.method == "qlora" and self.n_embd < 8:
             raise ValueError(f"n_embd is {self.n_embd}; with method 'qlora' a matrix needs the 64 weights of one block")
+        if plan.checkpointing == "reentrant" and plan.method != "full":
+            raise ValueError("checkpointing is 'reentrant'; over MiniGPT's frozen embeddings nothing is trained")
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
 

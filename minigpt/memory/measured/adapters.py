@@ -38,6 +38,8 @@ def adapt_minigpt(model: GPT, plan: TrainingPlan) -> GPT:
     for name, value in only.items():
         if getattr(plan, name) != value:
             raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
+    if plan.checkpointing == "reentrant":
+        raise ValueError("checkpointing is 'reentrant'; over MiniGPT's frozen embeddings nothing is trained")
     targets = target_modules(model, model.lm_head, plan)
     if plan.method == "qlora":
         quantize_model(model, double_quantization=plan.double_quantization, compute_dtype=half(plan))

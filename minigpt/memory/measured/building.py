@@ -43,6 +43,6 @@ def _build(model, plan: TrainingPlan) -> nn.Module:
     built = base = base_model(config, plan)
     if plan.method != "full":
         built = adapt_minigpt(base, plan) if isinstance(base, GPT) else adapt(base, plan)
-    if plan.checkpointing == "full":
-        checkpoint_blocks(built)
+    if plan.checkpointing != "none":
+        checkpoint_blocks(built, reentrant=plan.checkpointing == "reentrant")
     return built

@@ -23,8 +23,8 @@ from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.measured.models import half
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import DEVICES, Batch, make_batch, training_step
-from minigpt.memory.plan import TrainingPlan
-from minigpt.values import check_choice, check_counts, check_flags
+from minigpt.memory.plan import TrainingPlan, check_evaluation
+from minigpt.values import check_choice
 
 
 def measure_evaluation(
@@ -43,10 +43,7 @@ def measure_evaluation(
     phase is "evaluation". Raises ValueError for a value that is not allowed, and for MiniGPT, which Trainer cannot run.
     """
     check_choice(DEVICES, device=device)
-    check_counts(samples=samples, batch=batch)
-    check_flags(prediction_loss_only=prediction_loss_only)
-    if eval_accumulation_steps is not None:
-        check_counts(eval_accumulation_steps=eval_accumulation_steps)
+    check_evaluation(plan, samples, batch, prediction_loss_only, eval_accumulation_steps)
     with fake_tensors(plan) if device == "fake" else contextlib.nullcontext():
         module = build(model, plan, device)
         if not hasattr(module, "get_output_embeddings"):
@@ -55,6 +52,8 @@ def measure_evaluation(
         training_step(module, optimizer, trained, plan)
         optimizer.zero_grad()
         module.eval()
+        for layer in module.modules():  # bitsandbytes would pack 4-bit weights for some CPUs' own kernel, for good
+            vars(layer)["support_avx512bf16_for_cpu"] = False
         sizes = [min(batch, samples - done) for done in range(0, samples, batch)]
         with MemoryMeter(module, optimizer) as meter:
             meter.mark("evaluation")

@@ -126,15 +126,15 @@ def _check_context(model: GPT | PreTrainedModel, plan: TrainingPlan) -> None:
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {context}, and learned")
 
 
-def checkpoint_blocks(model: GPT | PreTrainedModel | PeftModel) -> None:
-    """Every block runs under torch.utils.checkpoint, without reentrant autograd: transformers' default too."""
+def checkpoint_blocks(model: GPT | PreTrainedModel | PeftModel, reentrant: bool = False) -> None:
+    """Every block runs under torch.utils.checkpoint; transformers' default is not reentrant either."""
     from minigpt.model import GPT
 
     if not isinstance(model, GPT):
-        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
         return
     for block in model.blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=reentrant)
 
 
 @contextlib.contextmanager

@@ -104,8 +104,7 @@ def training_step(module, optimizer, batch: Batch, plan: TrainingPlan, mark=lamb
     held: object = None
     for i in range(plan.accumulation):
         mark("forward")
-        enabled = plan.autocast or plan.regime.autocast is not None
-        with torch.autocast(device, half(plan), enabled=enabled):
+        with torch.autocast(device, half(plan)) if autocasts(plan) and not wraps(plan) else contextlib.nullcontext():
             loss, held = compute_loss(module, batch, plan)
         mark("backward")
         if plan.zero_grad == "before_backward" and i == 0:
@@ -116,6 +115,23 @@ def training_step(module, optimizer, batch: Batch, plan: TrainingPlan, mark=lamb
     if isinstance(optimizer, InBackward):
         optimizer.detach()
     del held
+
+
+def autocasts(plan: TrainingPlan) -> bool:
+    return plan.autocast_dtype is not None
+
+
+def wraps(plan: TrainingPlan) -> bool:
+    """Whether autocast is inside of the model, as accelerate puts it; other losses than these return no logits."""
+    return plan.float32_outputs and autocasts(plan) and plan.loss in ("model", "shifted")
+
+
+def wrapped(module: nn.Module, plan: TrainingPlan):
+    """The model as accelerate's prepare_model makes it, for Trainer too; or as it is."""
+    from accelerate.utils.operations import convert_outputs_to_fp32
+
+    device = next(module.parameters()).device.type
+    return convert_outputs_to_fp32(torch.autocast(device, half(plan))(module)) if wraps(plan) else module
 
 
 def compute_loss(module, batch: Batch, plan: TrainingPlan):
@@ -132,17 +148,17 @@ def compute_loss(module, batch: Batch, plan: TrainingPlan):
         inputs["use_cache"] = plan.use_cache
     if plan.loss in ("chunked", "fused", "trl"):
         return _headless_loss(module, batch, plan, inputs)
-    targets = batch.targets
+    targets, model = batch.targets, wrapped(module, plan)
     if plan.logits_to_keep:
         if "logits_to_keep" not in known:
             raise ValueError(f"logits_to_keep is {plan.logits_to_keep}; this model makes the logits of all tokens")
         inputs["logits_to_keep"] = plan.logits_to_keep
         targets = targets[:, -plan.logits_to_keep :]
     if plan.loss == "model":
-        outputs = module(input_ids=batch.tokens, labels=targets, **inputs)
+        outputs = model(input_ids=batch.tokens, labels=targets, **inputs)
         loss = outputs.loss
     else:
-        outputs = module(input_ids=batch.tokens, **inputs)
+        outputs = model(input_ids=batch.tokens, **inputs)
         loss = _shifted(outputs.logits, targets, plan)
     return loss, outputs if plan.holds == "outputs" else None
 
@@ -150,7 +166,8 @@ def compute_loss(module, batch: Batch, plan: TrainingPlan):
 def _minigpt_loss(module, batch: Batch, plan: TrainingPlan):
     from minigpt.model import cross_entropy
 
-    for name, only in {"loss": ("model", "shifted"), "logits_to_keep": (0,)}.items():  # and it has no cache to use
+    # and it has no cache to use
+    for name, only in {"loss": ("model", "shifted"), "logits_to_keep": (0,), "float32_outputs": (False,)}.items():
         if getattr(plan, name) not in only:
             allowed = ", ".join(map(str, only))
             raise ValueError(f"{name} is {getattr(plan, name)!r}; allowed with MiniGPT: {allowed}")

@@ -23,11 +23,14 @@ from typing import TypeVar
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
+from minigpt.memory.engine.tape import GRADIENTS, Tape
 from minigpt.memory.families import Architecture
-from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import TrainingPlan, check_fit
-from minigpt.memory.predicted.optimizer import Optimizer, hook
+from minigpt.memory.families.losses import returned
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted.optimizer import hook
+from minigpt.memory.predicted.start import make_batch, start
+from minigpt.memory.predicted.static import predict_static
+from minigpt.memory.units import readable
 
 Result = TypeVar("Result")
 
@@ -43,35 +46,23 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
 @at_rest()
 def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
     """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
-    architecture = Architecture.of(model)
-    check_fit(architecture, plan)
-    architecture.check(plan)
-    _refuse(architecture, plan)
-    card = GPUS[plan.card] if plan.card else None
-    tape = Tape(cuda=card is not None)
-    tape.doing = "cuBLAS workspace"
-    workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
-    layers = Layers(tape, architecture, plan)
-    optimizer = Optimizer(tape, layers, plan)
-    if plan.step != "first":
-        optimizer.state(layers.trained)
+    began = start(model, plan)
+    refuse(began.architecture, plan)
+    architecture, tape, layers, optimizer, frozen, _ = began
     if plan.optimizer_in_backward:
         tape.hook = hook(optimizer)
     elif plan.zero_grad != "before_forward" and plan.step == "steady":
         _old_gradients(layers)
-    tape.doing = "buffers"
-    buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
-    tape.doing = "batch"
-    tokens, targets = (tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2))
-    given = _given(tape, plan)
-    layers.positions = given if plan.sequences == "packed" else None
+    tokens, targets, *given = make_batch(tape, plan)
+    layers.positions = given[0] if plan.sequences == "packed" else None
     loss = outputs = None
     for i in range(plan.accumulation):
         tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
-        outputs = [*layers.outputs, layers.embedded, *layers.contexts]  # what the last pass returned dies here
-        layers.outputs, layers.contexts = [], []
+        returned(layers)
+        outputs = [*layers.outputs, layers.embedded, *tape.contexts]  # what the last pass returned dies here
+        layers.outputs, tape.contexts = [], []
         tape.phase = "backward"
         if plan.zero_grad == "before_backward" and i == 0:
             for value in layers.trained:
@@ -80,16 +71,10 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
     tape.phase, tape.block = "step", ""
     if not plan.optimizer_in_backward:
         optimizer.update(layers.trained)
-    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
     result = finish(tape, frozen)
     del tape.keep  # its own method: a cycle
-    del loss, outputs, given, workspaces
+    del loss, outputs, given, began
     return result
-
-
-def _given(tape: Tape, plan: TrainingPlan):
-    """What the batch brings besides tokens and targets: a mask, or position ids, (B, T) of int64."""
-    return None if plan.sequences == "plain" else tape.new((plan.batch, plan.seq_len), "int64")
 
 
 def _old_gradients(layers: Layers) -> None:
@@ -98,7 +83,7 @@ def _old_gradients(layers: Layers) -> None:
         value.source.gradient = layers.tape.new(value.shape, value.gradient_dtype or value.dtype, bucket=GRADIENTS)
 
 
-def _refuse(architecture: Architecture, plan: TrainingPlan) -> None:
+def refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     """Raise ValueError for what the tape does not know, naming the field."""
     if plan.method != "qlora":
         return
@@ -107,7 +92,9 @@ def _refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     if plan.quantization == "nf4":
         return
     if plan.quantization in ("gptq", "awq"):
-        raise ValueError(f"quantization is {plan.quantization!r}, whose kernels are not followed: predicted: nf4, int8")
+        stays = readable(predict_static(architecture, plan).total)
+        text = f"whose kernels are not followed: predicted: nf4, int8; what stays from step to step is {stays}"
+        raise ValueError(f"quantization is {plan.quantization!r}, {text}")
     if plan.card:
         raise ValueError(f"card is {plan.card!r}; LLM.int8 is followed as it runs on a CPU: with int8 it must be None")
     if plan.variant == "dora":

@@ -1,0 +1,48 @@
+"""What is there before the first forward: the model, the optimizer and its state, on a tape."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.tape import WEIGHTS, Storage, Tape, Value
+from minigpt.memory.families import Architecture
+from minigpt.memory.gpus import GPUS
+from minigpt.memory.plan import TrainingPlan, check_fit
+from minigpt.memory.predicted.optimizer import Optimizer
+
+
+class Start(NamedTuple):
+    """What is there before the first forward: the tape, what lies on it, and the bytes of it that are frozen."""
+
+    architecture: Architecture
+    tape: Tape
+    layers: Layers
+    optimizer: Optimizer
+    frozen: int
+    held: list  # storages that nothing else refers to
+
+
+def start(model, plan: TrainingPlan) -> Start:
+    """The model, the optimizer and its state. Raises ValueError, naming the field, for what is not covered."""
+    architecture = Architecture.of(model)
+    check_fit(architecture, plan)
+    architecture.check(plan)
+    card = GPUS[plan.card] if plan.card else None
+    tape = Tape(cuda=card is not None)
+    tape.doing = "cuBLAS workspace"
+    workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
+    layers = Layers(tape, architecture, plan)
+    optimizer = Optimizer(tape, layers, plan)
+    if plan.step != "first":
+        optimizer.state(layers.trained)
+    tape.doing = "buffers"
+    buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
+    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
+    return Start(architecture, tape, layers, optimizer, frozen, [*workspaces, *buffers])
+
+
+def make_batch(tape: Tape, plan: TrainingPlan) -> list[Value]:
+    """Tokens and targets, and what tells padding or packing: a mask, or position ids; each (B, T) of int64."""
+    tape.doing = "batch"
+    return [tape.new((plan.batch, plan.seq_len), "int64") for _ in range(2 + (plan.sequences != "plain"))]
