@@ -95,6 +95,7 @@ FOUND = {
     ),
     "falcon adds to what autograd has not seen": small("falcon", FOUR_BIT, bias=True),
     "bloom makes a mask of ones where none is given": small("bloom", dict(sequences="padded", checkpointing="full")),
+    "opt makes a mask of ones where none is given": small("opt", dict(sequences="padded", checkpointing="full")),
     "a gradient that is added to was one from its birth on": small(
         "gpt2", dict(precision="bf16-master-grad32", optimizer_in_backward=True), tie_word_embeddings=True
     ),

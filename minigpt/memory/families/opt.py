@@ -90,7 +90,8 @@ class OPT(Decoder):
         tape, (B, T) = layers.tape, tokens.shape
         embedded = self.embed(layers, tokens)
         require_gradient(layers, embedded)
-        ones = tape.new((B, T), "float32")  # a mask, so that packed sequences are not looked for
+        # A mask where none is given, so that packed sequences are not looked for.
+        ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None
         positions = layers.positions or tape.new((B, T), "int64")
         unseen = layers.plan.sequences == "packed" and layers.plan.attention == "sdpa"
         mask = None if unseen else causal_mask(layers, embedded)
