@@ -107,7 +107,7 @@ def test_bad_configurations_are_named(tmp_path, content, message):
         Architecture.of(path)
 
 
-@pytest.mark.parametrize("changes", [dict(tied=1), dict(gelu="exact"), dict(resid_pdrop=True)], ids=str)
+@pytest.mark.parametrize("changes", [dict(tied=1), dict(activation="exact"), dict(resid_pdrop=True)], ids=str)
 def test_bad_fields_are_named(changes):
     ((name, value),) = changes.items()
     with pytest.raises(ValueError, match=f"{name} is {value!r}; "):

@@ -80,7 +80,7 @@ class Layers:
                 self._add_adapter(tensor, rank)
         for name, shape in architecture.constants().items():
             self.add(name, shape, self.base_dtype, trained=False)
-            if "embedding" in saved:  # whose they are: the trained copy has its own
+            if "embedding" in saved and not name.startswith("blocks."):  # its own: the trained copy has them too
                 self.add(name + ".copy", shape, self.base_dtype, trained=False)
         if architecture.tied:
             self._tie_head("head" in saved, "head" in targets)

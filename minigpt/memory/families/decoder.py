@@ -41,7 +41,7 @@ class Decoder(Architecture):
         super().__post_init__()
         check_shares(attention_dropout=self.attention_dropout)
         if self.window is not None:
-            check_counts(sliding_window=self.window)
+            check_counts(least=0, sliding_window=self.window)
         object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
         for kind in self.layer_types:
             check_choice((FULL, SLIDING), layer_types=kind)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import gelu_new
+from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import (
     Decoder,
@@ -25,13 +25,12 @@ from minigpt.memory.families.decoder import (
 )
 from minigpt.values import check_choice, check_flags, check_shares
 
-GELU = {"gelu_new": "python", "gelu": "fused", "gelu_pytorch_tanh": "fused"}  # how each is computed
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2(Decoder):
-    gelu: str = "fused"  # "python" is transformers' default gelu_new, seven tensors in Python
+    activation: str = "gelu_new"
     resid_pdrop: float = 0.0
     embd_pdrop: float = 0.0
     attn_pdrop: float = 0.0
@@ -45,7 +44,7 @@ class GPT2(Decoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(("fused", "python"), gelu=self.gelu)
+        check_choice(ACTIVATIONS, activation_function=self.activation)
         check_shares(**{name: getattr(self, name) for name in DROPOUTS})
 
     @classmethod
@@ -55,11 +54,10 @@ class GPT2(Decoder):
         if get("add_cross_attention"):
             raise ValueError("add_cross_attention is true; only decoder-only models are understood")
         C, n_head = get("n_embd"), get("n_head")
-        check_choice(GELU, activation_function=get("activation_function"))
         return cls(
             family="gpt2", vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=n_head,
             n_kv_head=n_head, head_dim=divide(n_embd=C, n_head=n_head), n_inner=get("n_inner", 4 * C),
-            context=get("n_positions"), tied=get("tie_word_embeddings"), gelu=GELU[get("activation_function")],
+            context=get("n_positions"), tied=get("tie_word_embeddings"), activation=get("activation_function"),
             **{name: get(name) for name in DROPOUTS},
         )  # fmt: skip
 
@@ -121,7 +119,7 @@ class GPT2(Decoder):
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
         hidden = layers(x, at + "up")
-        hidden = gelu_new(hidden) if self.gelu == "python" else ops.gelu(hidden)
+        hidden = ACTIVATIONS[self.activation](hidden)
         hidden = layers(hidden, at + "down")
         return ops.dropout(hidden, self.resid_pdrop)
 

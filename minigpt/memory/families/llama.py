@@ -19,7 +19,8 @@ from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import SLIDING, Decoder, attend, cached, eager_attention, heads, rotate
 from minigpt.values import check_choice, check_counts, check_flags
 
-NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # null says none, not the default
+# Null says none, not the default.
+NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "q_lora_rank")
 
 
 @dataclass(frozen=True, kw_only=True)

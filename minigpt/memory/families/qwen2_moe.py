@@ -12,7 +12,7 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import causal_mask
+from minigpt.memory.families.decoder import FULL, SLIDING
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.families.qwen2 import Qwen2
@@ -23,12 +23,13 @@ from minigpt.values import check_counts, check_flags
 class Qwen2Moe(Experts):
     shared_inner: int  # inner width of the shared expert
 
+    masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
     defaults: ClassVar[dict] = {
         **Qwen2.defaults, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
         "num_attention_heads": 16, "num_key_value_heads": 16, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": False,
-        "qkv_bias": True,
+        "qkv_bias": True, "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -38,7 +39,16 @@ class Qwen2Moe(Experts):
     @classmethod
     def read_more(cls, get) -> dict:
         check_flags(qkv_bias=get("qkv_bias"))
-        return dict(qkv_bias=get("qkv_bias"), shared_inner=get("shared_expert_intermediate_size")) | moe_fields(get)
+        window = get("sliding_window") if get("use_sliding_window") else 0  # for which there is a mask, too
+        slides = [i % 2 == 0 and i < get("max_window_layers") and window != 0 for i in range(get("num_hidden_layers"))]
+        kinds = get("layer_types", [SLIDING if slide else FULL for slide in slides])
+        more = dict(qkv_bias=get("qkv_bias"), shared_inner=get("shared_expert_intermediate_size"))
+        return more | dict(window=window, layer_types=tuple(kinds)) | moe_fields(get)
+
+    def check(self, plan) -> None:
+        super().check(plan)
+        if self.window == 0 and SLIDING in self.layer_types and plan.use_cache:
+            raise ValueError("use_cache is True; transformers' cache breaks at a sliding_window of 0")
 
     def expert_tensors(self) -> list[Tensor]:
         C, inner = self.n_embd, self.shared_inner
@@ -49,13 +59,6 @@ class Qwen2Moe(Experts):
         if tensor.kind == "gate":
             return plan.rank if plan.method != "full" and plan.targets == "all-linear" else 0
         return super().adapter_rank(tensor, plan, targets)
-
-    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
-        """The model makes a sliding window's mask whether a block has one or not."""
-        T, plan = embedded.shape[1], layers.plan
-        seen_once = plan.attention == "sdpa" and plan.sequences == "plain"  # and expanded to the batch
-        unused = layers.tape.new((1, 1, T, T), "bool") if seen_once else causal_mask(layers, embedded)
-        return [*super().masks(layers, embedded), unused]
 
     def mixture(self, layers: Layers, x: Value, at: str) -> Value:
         B, T, C = x.shape

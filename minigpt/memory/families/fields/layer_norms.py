@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from minigpt.memory.families.fields.shared import ROTARY, Fields, activations, names
 
-GELU = ("gelu", "gelu_pytorch_tanh", "gelu_new")
-
 LAYER_NORMS = {
     "gpt2": Fields(
         used=dict(
             vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=None,
             activation_function="gelu_new", tie_word_embeddings=True, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1,
         ),
-        only={"activation_function": GELU, "reorder_and_upcast_attn": (False,)},
+        only={"activation_function": activations("gelu_new"), "reorder_and_upcast_attn": (False,)},
         without_effect=names("layer_norm_epsilon scale_attn_weights scale_attn_by_inverse_layer_idx n_ctx"),
         aliases={"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
                  "num_hidden_layers": "n_layer"},
@@ -42,10 +40,10 @@ LAYER_NORMS = {
         used=dict(
             vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, num_kv_heads=None,
             num_ln_in_parallel_attn=None, new_decoder_architecture=False, multi_query=True,
-            parallel_attn=True, bias=False, ffn_hidden_size=None, max_position_embeddings=2048,
+            parallel_attn=True, bias=False, alibi=False, ffn_hidden_size=None, max_position_embeddings=2048,
             tie_word_embeddings=True, activation="gelu", attention_dropout=0.0, hidden_dropout=0.0,
         ),
-        only={"activation": activations("gelu"), "alibi": (False,)},
+        only={"activation": activations("gelu")},
         without_effect=ROTARY | names("layer_norm_epsilon apply_residual_connection_post_layernorm"),
         aliases={"n_embed": "hidden_size"},
     ),
