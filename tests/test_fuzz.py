@@ -50,6 +50,9 @@ FOUND = {
         "gpt2", dict(checkpointing="full", seq_len=2), n_embd=32, resid_pdrop=0.1, attn_pdrop=0.1
     ),
     "8-bit AdamW has no float32 gradients": small("gpt2", dict(precision="bf16-master-grad32", optimizer="adamw8bit")),
+    "a padded batch brings opt's mask": small(
+        "opt", dict(seq_len=24, sequences="padded", attention="eager", checkpointing="full")
+    ),
     "SGD has no float32 gradients": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
     "a tied head's gradient is written to and counts from its birth": small(
         "gpt2", dict(precision="bf16-autocast", optimizer_in_backward=True, seq_len=2)

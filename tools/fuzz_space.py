@@ -138,7 +138,7 @@ def draw_model(choose: Choose, family: str) -> dict:
         name = choose(sorted((table.without_effect | COMMON_WITHOUT_EFFECT) & OTHER.keys()))
         model[name] = OTHER[name]
     if table.rotary and family not in ("gemma3_text", "phi3") and sometimes(choose, BOTH):
-        model["rope_scaling"] = dict(choose(ROPE))
+        model |= dict(rope_scaling=dict(choose(ROPE)), rope_theta=10000.0)  # some families have no default of it
     return _sensible(choose, model, table)
 
 

@@ -57,7 +57,7 @@ class Qwen2Moe(Experts):
 
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
         if tensor.kind == "gate":
-            return plan.rank if plan.method != "full" and plan.targets == "all-linear" else 0
+            return plan.rank if plan.method != "full" and "all-linear" in plan.targets.split(",") else 0
         return super().adapter_rank(tensor, plan, targets)
 
     def mixture(self, layers: Layers, x: Value, at: str) -> Value:
