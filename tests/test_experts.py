@@ -19,6 +19,7 @@ BUILT = {name: MODELS[name] for name in MIXTURES}
 SMALL = {  # with few tokens to choose from, the peak is inside a block
     "qwen3-moe, normed": dict(MODELS["qwen3-moe"], vocab_size=16, norm_topk_prob=True, num_experts_per_tok=3),
     "mixtral, one of eight": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_key_value_heads=1),
+    "mixtral, one of one": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_local_experts=1),
     "gpt-oss": dict(MODELS["gpt-oss"], vocab_size=16),
     "deepseek-v3": dict(MODELS["deepseek-v3"], vocab_size=16),
     "deepseek-v3, narrow values": dict(MODELS["deepseek-v3-narrow-values"], vocab_size=16),
@@ -174,7 +175,6 @@ def test_what_is_not_covered_is_named(name, changes, message):
         (dict(), dict(method="lora", targets="gate,down"), "targets is 'gate,down'; peft takes gate and up for"),
         (dict(), dict(method="lora", lora_dropout=0.1), "lora_dropout is 0.1; peft has none for experts"),
         (dict(), dict(method="lora", variant="dora"), "variant is 'dora'; peft has none for experts"),
-        (dict(num_experts=1, num_experts_per_tok=1), dict(method="lora"), "n_expert is 1; peft adapts experts only"),
     ],
 )
 def test_plans_that_are_not_covered_are_named(changes, plan, message):

@@ -70,8 +70,6 @@ class Experts(Llama):
         if len({"gate", "up"} & plan.target_names(self)) == 1:
             text = "peft takes gate and up for the experts', which are one tensor: allowed: both or none"
             raise ValueError(f"targets is {plan.targets!r}; {text}")
-        if self.n_expert == 1:
-            raise ValueError("n_expert is 1; peft adapts experts only where there are several")
         if plan.lora_dropout:
             raise ValueError(
                 f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets such as 'q,v'"
