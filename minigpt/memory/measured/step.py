@@ -177,7 +177,8 @@ def _headless_loss(module, batch: Batch, plan: TrainingPlan, inputs: dict):
 
     model = module.get_base_model() if hasattr(module, "get_base_model") else module
     head = model.get_output_embeddings()
-    if model.base_model is model or head is None or getattr(head, "bias", None) is not None:
+    biased = plan.loss != "chunked" and getattr(head, "bias", None) is not None  # which the kernels do not take here
+    if model.base_model is model or head is None or biased:
         raise ValueError(f"loss is {plan.loss!r}; this model has no output head, without bias, to take apart")
     if plan.logits_to_keep:
         raise ValueError(f"logits_to_keep is {plan.logits_to_keep}; with loss {plan.loss!r} it must be 0")
