@@ -54,6 +54,7 @@ FOUND = {
     "a padded batch brings opt's mask": small(
         "opt", dict(seq_len=24, sequences="padded", attention="eager", checkpointing="full")
     ),
+    "a padded batch brings bloom's mask": small("bloom", dict(seq_len=24, method="qlora", sequences="padded")),
     "SGD has no float32 gradients": small("llama", dict(precision="bf16-master-grad32", optimizer="sgd")),
     "a tied head's gradient is written to and counts from its birth": small(
         "gpt2", dict(precision="bf16-autocast", optimizer_in_backward=True, seq_len=2)

@@ -81,7 +81,7 @@ class Bloom(Decoder):
         embedded = self.embed(layers, tokens)
         require_gradient(layers, embedded)
         hidden = self.norm(layers, embedded, "embedding_norm")
-        ones = tape.new((B, T), "float32")
+        ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None  # a mask if none is given
         alibi = self.alibi(hidden)
         mask = tape.new((B, 1, T, T), embedded.dtype)
         for i in range(self.n_layer):
