@@ -50,6 +50,9 @@ FOUND = {
         "gpt2", dict(checkpointing="full", seq_len=2), n_embd=32, resid_pdrop=0.1, attn_pdrop=0.1
     ),
     "8-bit AdamW has no float32 gradients": small("gpt2", dict(precision="bf16-master-grad32", optimizer="adamw8bit")),
+    "autocast takes a loss's 16-bit logits in float32": small(
+        "llama", dict(precision="bf16-autocast", loss="shifted", upcast=False, seq_len=2)
+    ),
     "pieces of logits with phi's bias": small("phi", dict(loss="chunked")),
     "a padded batch brings opt's mask": small(
         "opt", dict(seq_len=24, sequences="padded", attention="eager", checkpointing="full")
