@@ -53,6 +53,7 @@ FOUND = {
     "autocast takes a loss's 16-bit logits in float32": small(
         "llama", dict(precision="bf16-autocast", loss="shifted", upcast=False, seq_len=2)
     ),
+    "a short last block is decoded by itself": small("minigpt", dict(method="qlora", seq_len=1), n_embd=10),
     "pieces of logits with phi's bias": small("phi", dict(loss="chunked")),
     "a padded batch brings opt's mask": small(
         "opt", dict(seq_len=24, sequences="padded", attention="eager", checkpointing="full")

@@ -201,8 +201,9 @@ class Layers:
         numel = prod(shape)
         scales = tape.new((-(-numel // BLOCK),), "float32") if self.plan.double_quantization else None
         if self.own:
-            weight, chunk = tape.new(shape, dtype), min(numel, OWN_CHUNK)
-            sizes = (OWN_TABLES, 2 * chunk, 4 * chunk)  # the tables, then indices and float32 weights of a chunk
+            weight, whole = tape.new(shape, dtype), numel // BLOCK * BLOCK
+            pairs = max(min(whole, OWN_CHUNK), numel - whole + 1) // 2  # a short last block is a chunk of its own
+            sizes = (OWN_TABLES, 4 * pairs, 8 * pairs)  # the tables, then indices and float32 weights of a chunk
             scratch = [tape.new((nbytes,), "uint8") for nbytes in sizes]  # noqa: F841  lives until this returns
             return weight
         weight = tape.new(shape, self.base_dtype)
