@@ -72,12 +72,9 @@ OPTIONS = {
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
          "num_key_value_heads", "head_dim", "max_position_embeddings")  # fmt: skip
 ROPE = (
-    dict(rope_type="linear", factor=2.0),
-    dict(
-        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
-    ),
-    dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
-)
+    dict(rope_type="linear", factor=2.0), dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32),
+)  # fmt: skip
 # A value for each name without effect that its kind of default does not give.
 OTHER = {
     "dtype": "bfloat16", "torch_dtype": "float16", "rope_theta": 5000.0, "architectures": ["X"], "id2label": {"0": "a"},
@@ -97,8 +94,6 @@ QLORA_ONLY = ("quantization", "double_quantization", "kbit_preparation")
 EVERYDAY = ("batch", "seq_len", "method", "precision", "attention", "holds", "checkpointing", "use_cache", "rank",
             "optimizer_loop", "accumulation", "variant", "double_quantization", "kbit_preparation")  # fmt: skip
 NEEDS_VALUES = ("adamw8bit", "paged_adamw", "paged_adamw8bit", "lion8bit", "paged_lion", "paged_lion8bit")
-
-
 RARELY = 40  # what predict may refuse is away from its default once in so many draws
 
 
