@@ -5,11 +5,7 @@
     w'       = NF4_CODE[q] * absmax_b                                           float32, then the wanted dtype
 
 NF4_CODE has 16 values, quantiles of the normal distribution divided by the largest, so that each code is used about
-equally often; zero is one of them. Double quantization stores the absmax values themselves in 8 bits:
-
-    offset = mean(absmax)                                                       float32, one a tensor
-    a2_s   = max |absmax - offset| over 256 of them                             float32, one for 256 blocks
-    c      = the index of the value of dynamic_map() nearest to (absmax - offset) / a2_s     8 bits a block
+equally often; zero is one of them. Double quantization stores the absmax values in 8 bits: ``minigpt.scales``.
 
 Bytes a weight: 1/2 + 4/64 = 0.5625; with double quantization 1/2 + 1/64 + 4/(64 * 256) = 0.515869, plus the offset.
 That saves 0.373 *bits* a weight. The two tables are constants, made where they are used (2 KiB and 1 KiB, for a
@@ -25,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -33,8 +28,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from minigpt.scales import TINY, Statistics, dequantize_statistics, quantize_statistics, table
 from minigpt.values import check_flags
 
 NF4_CODE = (  # the published values; all are float32 numbers
@@ -44,15 +39,10 @@ NF4_CODE = (  # the published values; all are float32 numbers
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-STATISTICS_BLOCK = 256  # absmax values that share one a2
-TINY = 1e-38  # a block of zeros is divided by this; any smaller and 1 / absmax would be infinite
 THRESHOLDS = tuple((a + b) / 2 for a, b in zip(NF4_CODE, NF4_CODE[1:]))  # between neighbouring codes
 # Weights worked on at a time. On a CPU enough that its threads share the work, and few enough for its cache.
 # A GPU wants large kernels.
 CPU_CHUNK, GPU_CHUNK = 2**17, 2**24
-
-
-# ---------------------------------------------------------------- the two tables
 
 
 def derive_code(offset: float = 0.9677083) -> list[float]:
@@ -68,35 +58,7 @@ def derive_code(offset: float = 0.9677083) -> list[float]:
     return [value / positive[0] for value in sorted([*negative, 0.0, *positive])]
 
 
-def dynamic_map(signed: bool = True, device: str | torch.device = "cpu") -> Tensor:
-    """The 8-bit dynamic map: (256,) float32, ascending. Seven decades, each with twice the values of the one below.
-
-    Decade k, k = 0..6, holds the centres of 2^k equal parts (2^(k+1) if unsigned) of [0.1, 1], times 10^(k - 6), and
-    their negatives if ``signed``; then 0 and 1. From Dettmers 2015, as bitsandbytes makes it, in float32 throughout.
-    """
-    return _table(_dynamic_values(signed), device)
-
-
-@cache
-def _dynamic_values(signed: bool) -> list[float]:
-    values = [0.0, 1.0]
-    with _disable_current_modes():  # fake tensors have no values, and a meter would count these
-        for k in range(7):
-            edges = torch.linspace(0.1, 1, (1 if signed else 2) * 2**k + 1, dtype=torch.float32, device="cpu")
-            centres = (edges[:-1] + edges[1:]) / 2 * 10 ** (k - 6)
-            values += centres.tolist() + ((-centres).tolist() if signed else [])
-    return sorted(values)
-
-
 # ---------------------------------------------------------------- pure functions
-
-
-class Statistics(NamedTuple):
-    """absmax after double quantization."""
-
-    codes: Tensor  # (blocks,) uint8: indices into dynamic_map()
-    absmax: Tensor  # (ceil(blocks / 256),) float32
-    offset: Tensor  # () float32
 
 
 class QuantizedWeight(NamedTuple):
@@ -150,7 +112,7 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Ten
     absmax, block, n = weight.absmax, weight.block, weight.shape.numel()
     if isinstance(absmax, Statistics):
         absmax = dequantize_statistics(absmax)
-    packed, code = weight.packed, _table(NF4_CODE, weight.packed.device)
+    packed, code = weight.packed, table(NF4_CODE, weight.packed.device)
     # One look-up gives two weights: 256 pairs of float32, each pair read as one 8-byte number.
     pairs = torch.stack([code.repeat_interleave(16), code.repeat(16)], dim=1).view(torch.int64)[:, 0]  # (256,)
     out = torch.empty(n, dtype=dtype or weight.dtype, device=packed.device)
@@ -162,23 +124,6 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype | None = None) -> Ten
         x = pairs.index_select(0, packed[whole // 2 :].int()).view(torch.float32)[: n - whole]
         out[whole:].copy_(x.mul_(absmax[-1]))
     return out.view(weight.shape)
-
-
-def quantize_statistics(absmax: Tensor) -> Statistics:
-    """Double quantization of ``absmax`` (blocks,), float32. Nearest value of the map, a tie to the lower."""
-    offset, blocks = absmax.mean(), len(absmax)
-    x = F.pad(absmax - offset, (0, -blocks % STATISTICS_BLOCK)).view(-1, STATISTICS_BLOCK)
-    largest = x.abs().amax(1)  # (ceil(blocks / 256),)
-    x = x * (1 / largest.clamp(min=TINY))[:, None]
-    code = dynamic_map(device=x.device)
-    codes = torch.bucketize(x, (code[:-1] + code[1:]) / 2, out_int32=True).view(-1)[:blocks]
-    return Statistics(codes.to(torch.uint8), largest, offset)
-
-
-def dequantize_statistics(statistics: Statistics) -> Tensor:
-    """absmax (blocks,) float32: map[codes] * a2 + offset."""
-    x = dynamic_map(device=statistics.codes.device)[statistics.codes.int()]
-    return x * statistics.absmax.repeat_interleave(STATISTICS_BLOCK)[: len(x)] + statistics.offset
 
 
 def storage_bytes(holder: QuantizedWeight | nn.Module) -> int:
@@ -194,11 +139,6 @@ def _tensors(weight: QuantizedWeight) -> list[Tensor]:
 def _chunk(block: int, device: torch.device) -> int:
     """Weights worked on at a time: whole blocks."""
     return max(block, (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK) // block * block)
-
-
-def _table(values: Sequence[float], device: str | torch.device) -> Tensor:
-    """A float32 tensor; by way of the CPU, or it would not be a fake one on a fake device."""
-    return torch.tensor(values, dtype=torch.float32, device="cpu").to(device)
 
 
 # ---------------------------------------------------------------- modules

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from minigpt.memory.plan import PRECISIONS
-from minigpt.values import check_choice
+from minigpt.values import check_choice, is_number
 
 MASTER_GRADIENTS = {"bf16-master": "16", "bf16-master-grad32": "32", "bf16-master-grad16+32": "16+32"}
 
@@ -68,15 +68,37 @@ def adamw(parameters: Iterable, precision: str, **options) -> torch.optim.Optimi
     return MasterAdamW(parameters, gradients=gradients, master=PRECISIONS[precision].master > 0, **options)
 
 
-def _called(closure: Callable | None):
-    """The closure's result, or None without one. It runs forward and backward, so gradients are on in it."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
+class OneByOne(torch.optim.Optimizer):
+    """An optimizer that updates one parameter after the other, so that what one needs dies before the next.
+
+    Raises ValueError for an option that is a negative number.
+    """
+
+    def __init__(self, params: Iterable, **options) -> None:
+        for name, value in options.items():
+            if is_number(value) and value < 0:
+                raise ValueError(f"{name} is {value!r}; it must be 0 or more")
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        """Update every parameter that has a gradient; ``closure`` makes them first, and its loss is returned."""
+        loss = None
+        if closure is not None:  # it runs forward and backward
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, self.state[p], group)
+        return loss
+
+    def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
+        """One parameter's step, in a function of its own so that its tensors die with it."""
+        raise NotImplementedError
 
 
-class MasterAdamW(torch.optim.Optimizer):
+class MasterAdamW(OneByOne):
     """AdamW in float32 for bfloat16 weights.
 
     ``state[p]`` holds float32 tensors of p's shape: "exp_avg", "exp_avg_sq", "master" (unless ``master`` is False: then
@@ -99,11 +121,8 @@ class MasterAdamW(torch.optim.Optimizer):
     ) -> None:
         if gradients not in MASTER_GRADIENTS.values():
             raise ValueError(f"gradients is {gradients!r}; allowed: {', '.join(MASTER_GRADIENTS.values())}")
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"{name} is {value!r}; it must be 0 or more")
         self.gradients, self.master = gradients, master
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         if gradients == "32":
             for p in self.parameters():
                 p.grad_dtype = torch.float32
@@ -111,18 +130,7 @@ class MasterAdamW(torch.optim.Optimizer):
     def parameters(self) -> Iterable[Tensor]:
         return (p for group in self.param_groups for p in group["params"])
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        """Update every parameter that has a gradient; ``closure`` makes them first, and its loss is returned."""
-        loss = _called(closure)
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, self.state[p], group)
-        return loss
-
     def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """One parameter's step, in a function of its own so that its float32 tensors die with it."""
         if not state:
             self._start(p, state)
         lr, (b1, b2) = group["lr"], group["betas"]
@@ -156,7 +164,7 @@ class MasterAdamW(torch.optim.Optimizer):
                     self.state[p][name] = value.to(p.device, copy=True)
 
 
-class KahanAdamW(torch.optim.Optimizer):
+class KahanAdamW(OneByOne):
     """AdamW in the weights' own dtype, with what rounding took away from each weight kept beside it.
 
     ``state[p]`` holds tensors of p's shape and dtype: "exp_avg", "exp_avg_sq" and "lost". So bfloat16 weights cost 10
@@ -172,20 +180,7 @@ class KahanAdamW(torch.optim.Optimizer):
     def __init__(
         self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
     ) -> None:
-        for name, value in (("lr", lr), ("eps", eps)):
-            if value < 0:
-                raise ValueError(f"{name} is {value!r}; it must be 0 or more")
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps))
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        """Update every parameter that has a gradient; ``closure`` makes them first, and its loss is returned."""
-        loss = _called(closure)
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, self.state[p], group)
-        return loss
+        super().__init__(params, lr=lr, betas=betas, eps=eps)
 
     def _update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         if not state:

@@ -125,7 +125,7 @@ OPERATIONS = {
     "contiguous": Operation(lambda x: views.contiguous(views.transpose(x, 1, 2)), lambda x: swap(x).contiguous(), (X,)),
     "slice": Operation(lambda x: ops.scale(views.narrow(x, 2, 3)), lambda x: x[..., :3] * 2.0, (X,)),
     "split": Operation(lambda x: ops.add(*views.split(x, [4, 4])), lambda x: torch.add(*x.split([4, 4], dim=-1)), (X,)),
-    "concatenate": Operation(lambda a, b: views.cat([a, b]), lambda a, b: torch.cat([a, b], dim=-1), (X, Y)),
+    "concatenate": Operation(lambda a, b: ops.cat([a, b]), lambda a, b: torch.cat([a, b], dim=-1), (X, Y)),
     "repeat heads": Operation(
         lambda x: views.repeat_heads(x, 3), lambda x: x[:, :, None].expand(2, 2, 3, 6, 8).reshape(2, 6, 6, 8), (K,)
     ),

@@ -60,7 +60,7 @@ def test_defaults_are_transformers_own(family):
     theirs = {table.aliases.get(name, name): value for name, value in defaults(family).items()}
     for name in ours.keys() - theirs.keys():  # what the class takes by keyword, or its code reads if it is there
         theirs[name] = {
-            "partial_rotary_factor": getattr(made(), "rope_parameters", {}).get("partial_rotary_factor"),
+            table.rotary_part: getattr(made(), "rope_parameters", {}).get("partial_rotary_factor"),
             "rope_type": "default",
             "sliding_window_pattern": getattr(made(), "_sliding_window_pattern", None),
         }.get(name, ours[name] if name in table.only else None)
@@ -134,6 +134,7 @@ def test_how_frequencies_are_scaled_has_no_effect(kind):
         ("llama", dict(foo=3), "foo is 3; llama has no such field"),
         ("llama", dict(sliding_window=8), "sliding_window is 8; llama has no such field"),
         ("llama", dict(quantization_config={"bits": 4}), "quantization_config is {'bits': 4}; allowed: None"),
+        ("gpt_neox", dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5; allowed: 1.0, None"),
         ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5; allowed: 1.0, None"),
         ("llama", dict(rope_scaling={"rope_type": "mrope"}), "rope_type is 'mrope'; allowed: default, linear"),
         ("llama", dict(rope_parameters=8), "rope_parameters is 8; it must be a dictionary"),
@@ -149,7 +150,9 @@ def test_what_is_not_covered_is_named(family, changes, message):
 
 def test_what_a_file_says_is_returned():
     used = check_fields("gpt_neox", {"rotary_pct": 0.5, "hidden_size": 64, "foo": None, "rope_scaling": None})
-    assert (used["partial_rotary_factor"], used["hidden_size"], used["num_hidden_layers"]) == (0.5, 64, 44)
+    assert (used["rotary_pct"], used["hidden_size"], used["num_hidden_layers"]) == (0.5, 64, 44)
+    both = {"rotary_pct": 0.5, "rope_parameters": {"partial_rotary_factor": 1.0}}
+    assert check_fields("gpt_neox", both)["rotary_pct"] == 1.0
     assert check_fields("bloom", {"n_embed": 1024, "hidden_size": 64})["hidden_size"] == 1024
     assert check_fields("mistral", {"sliding_window": None})["sliding_window"] is None
     assert check_fields("phi", {"rope_parameters": {"partial_rotary_factor": 0.4}})["partial_rotary_factor"] == 0.4
@@ -173,6 +176,7 @@ def test_predict_refuses_what_was_once_wrong_without_a_word(model, message):
     [
         llama(attention_dropout=0.1),
         llama(hidden_act="gelu_new"),
+        gpt2(activation_function="silu"),
         llama(model_type="mistral", sliding_window=8),
         llama(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
         llama(model_type="qwen3", layer_types=["sliding_attention"] * 3, use_sliding_window=True, sliding_window=8),

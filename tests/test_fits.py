@@ -9,10 +9,11 @@ from statistics import median
 
 import pytest
 
-import minigpt.memory.fits as module
-from minigpt.memory import TrainingPlan, predict
-from minigpt.memory.fits import CONTEXT, RESERVED, WANTED, Change, fits, judge, largest
+from minigpt.memory import TrainingPlan, predict, search
+from minigpt.memory.fits import CONTEXT, RESERVED, fits, judge
+from minigpt.memory.fits import __doc__ as ASSUMED
 from minigpt.memory.gpus import GPUS
+from minigpt.memory.search import WANTED, Change, largest
 from minigpt.memory.units import GIB, MIB
 from tools.models import MODELS
 from tools.published import published_rows
@@ -32,7 +33,7 @@ CASES = {  # on a card that the plan does not fit, by a little, by much, and by 
 def calls(monkeypatch):
     """How often the verdict asked for a prediction."""
     made = []
-    monkeypatch.setattr(module, "predict", lambda *arguments: made.append(arguments) or predict(*arguments))
+    monkeypatch.setattr(search, "predict", lambda *arguments: made.append(arguments) or predict(*arguments))
     return made
 
 
@@ -142,7 +143,7 @@ def test_the_assumptions_are_the_published_readings():
     assert len(shares) == 41
     assert [round(share, 2) for share in (min(shares), median(shares), max(shares))] == list(RESERVED)
     assert max(contexts) * MIB < CONTEXT < GIB
-    text = module.__doc__
+    text = ASSUMED
     assert f"{max(contexts):.0f} MiB on a T4" in text and "4 to 42% of them, with 12%" in text
 
 
@@ -169,7 +170,7 @@ def test_what_predict_refuses_is_refused_or_named(monkeypatch):
             raise ValueError("checkpointing is 'full', which is measured only")
         return predict(architecture, plan)
 
-    monkeypatch.setattr(module, "predict", refusing)
+    monkeypatch.setattr(search, "predict", refusing)
     with pytest.raises(ValueError, match="checkpointing is 'full', which is measured only"):
         fits("gpt2", replace(plan, checkpointing="full"))
     verdict = fits("gpt2", plan)

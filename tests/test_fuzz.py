@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.families.fields import FIELDS
 from minigpt.memory.measured.building import build
-from minigpt.memory.measured.step import measure_module
+from minigpt.memory.measured.step import measure, measure_module
 from minigpt.memory.plan import PRECISIONS
 from tools import fuzz, fuzz_case
 from tools.fuzz_case import Outcome, command, describe, run_case
@@ -33,6 +33,9 @@ def small(family: str, plan: dict, **changes) -> dict:
 
 
 CAST = dict(method="qlora", precision="bf16", autocast=True, adapter_dtype="same", modules_to_save="embedding,head")
+INT8 = dict(method="qlora", quantization="int8")
+FOUR_BIT = dict(method="qlora", precision="bf16", kbit_preparation=False, targets="qkv")
+
 # What the fuzzer once found, its smallest case each.
 FOUND = {
     "bitsandbytes' layers in gpt2": small("gpt2", dict(method="qlora")),
@@ -79,6 +82,34 @@ FOUND = {
     "tables of 8-bit states are there before the first step": small(
         "llama", dict(optimizer="lion8bit", step="first", seq_len=2), vocab_size=600
     ),
+    "8-bit layers cast their biases to what they are given": small("gpt2", dict(INT8, precision="bf16", autocast=True)),
+    "8-bit layers' inputs live through a second run": small(
+        "llama", dict(INT8, precision="bf16", kbit_preparation=False, checkpointing="full", seq_len=32)
+    ),
+    "autocast remembers a cast that an 8-bit layer made of a leaf": small(
+        "olmo2", dict(INT8, precision="bf16-autocast", checkpointing="full", lora_dropout=0.05)
+    ),
+    "a dropped input is gone before B multiplies": small(
+        "llama", dict(method="lora", precision="bf16-autocast", checkpointing="full", lora_dropout=0.05)
+    ),
+    "a layer with a bias turns its weight last": small(
+        "phi",
+        dict(seq_len=1, precision="bf16-master-grad32", optimizer_loop="single"),
+        hidden_size=64,
+        head_dim=16,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=16,
+        intermediate_size=33,
+    ),
+    "phi's head has a bias, tied too": small(
+        "phi", dict(method="lora", modules_to_save="head", optimizer_loop="single"), tie_word_embeddings=True
+    ),
+    "falcon adds to what autograd has not seen": small("falcon", FOUR_BIT, bias=True),
+    "bloom makes a mask of ones where none is given": small("bloom", dict(sequences="padded", checkpointing="full")),
+    "a gradient that is added to was one from its birth on": small(
+        "gpt2", dict(precision="bf16-master-grad32", optimizer_in_backward=True), tie_word_embeddings=True
+    ),
 }
 
 
@@ -105,6 +136,34 @@ COVERED = {
     "a latent in the cache": small("deepseek_v3", dict(EAGER, holds="outputs", use_cache=True)),
     "keys in two parts, side by side": small("deepseek_v3", dict(precision="bf16-autocast"), rope_interleave=False),
 }
+
+
+REFUSED = {  # what torch refuses, and the sentence
+    "falcon adds to what a layer of 8 bits made": (
+        small("falcon", dict(INT8, targets="qkv"), bias=True), "bias is True; torch refuses", "modified inplace"
+    ),
+    "falcon adds to what a layer of 4 bits made": (
+        small("falcon", FOUR_BIT, bias=True, num_hidden_layers=2),
+        "bias is True; torch refuses", "modified inplace",
+    ),
+    "an embedding that was cast, before a router in float32": (
+        small("gpt_oss", dict(method="qlora", precision="bf16", adapter_dtype="same", modules_to_save="embedding")),
+        "adapter_dtype is 'same'; torch multiplies no bfloat16 with a float32", "same dtype",
+    ),
+    "a head that was cast, after norms in float32": (
+        small("llama", dict(method="qlora", precision="bf16", adapter_dtype="same", modules_to_save="head")),
+        "adapter_dtype is 'same'; torch multiplies no float32 with a bfloat16 head", "same dtype",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "sentence", "reason"), REFUSED.values(), ids=list(REFUSED))
+def test_what_torch_refuses_is_refused(case, sentence, reason):
+    model, plan = as_model(copy.deepcopy(case["model"])), TrainingPlan(**case["plan"])
+    with pytest.raises(ValueError, match=sentence):
+        predict(model, plan)
+    with pytest.raises(RuntimeError, match=reason):
+        measure(model, plan, "cpu")
 
 
 @pytest.mark.slow

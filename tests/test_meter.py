@@ -125,6 +125,28 @@ def test_frozen_weights_are_kept_apart():
     assert (result.frozen, result.trainable, result.ledger.gradients) == (256, 128, 128)
 
 
+def test_only_what_bitsandbytes_keeps_counts_as_its():
+    """A layer of one's own may have attributes of the same names, which are no weights."""
+    import bitsandbytes
+
+    own, layer = torch.nn.Linear(8, 8, bias=False), bitsandbytes.nn.Linear8bitLt(8, 4, False, has_fp16_weights=False)
+    own.code, own.weight.SCB = torch.ones(100), torch.ones(100)
+    with MemoryMeter(torch.nn.ModuleList([own, layer.to("cpu")])) as meter:
+        pass
+    assert meter.result().ledger.weights == 256 + 8 * 4 + 4 * 4  # the last: a scale for each row
+
+
+def test_a_gradient_that_is_added_to_is_one_from_its_birth_on():
+    layer = torch.nn.Linear(100, 100, bias=False)
+    with MemoryMeter(layer) as meter:
+        meter.mark("forward")
+        x = torch.ones(1, 100)
+        loss = (layer(x) * layer(x)).sum()
+        meter.mark("backward")
+        loss.backward()
+    assert meter.result().peak.gradients == 40_000 < meter.result().peak.temporary  # the second is added to the first
+
+
 def test_a_resized_storage_is_followed():
     with MemoryMeter() as meter:
         x = torch.zeros(10)
@@ -196,3 +218,14 @@ def test_masks_for_packed_sequences_do_not_appear_on_fake_tensors():
     """transformers cannot see on fake tensors that a batch is not packed; measure() tells it."""
     plan = TrainingPlan(batch=2, seq_len=32)
     assert measure(llama(), plan, "fake").ledger == measure(llama(), plan, "cpu").ledger
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [(llama(model_type="phi", qk_layernorm=True), dict(precision="bf16-autocast")),
+     (MODELS["gpt-oss"], dict(method="lora"))],
+    ids=["LayerNorm of 16 bits by weights in float32", "frozen experts in float32"],
+)  # fmt: skip
+def test_fake_tensors_are_told_what_kernels_do(config, changes):
+    plan = TrainingPlan(batch=2, seq_len=16, **changes)
+    assert measure(config, plan, "fake").ledger == measure(config, plan, "cpu").ledger

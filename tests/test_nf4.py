@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minigpt import nf4
+from minigpt import nf4, scales
 from minigpt.lora import inject
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import GPT, GPTConfig
@@ -46,18 +46,18 @@ def test_the_code_is_bitsandbytes_and_follows_from_normal_quantiles():
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_the_dynamic_map_is_bitsandbytes_bit_for_bit(signed):
-    assert nf4.dynamic_map(signed).equal(reference.create_dynamic_map(signed))
+    assert scales.dynamic_map(signed).equal(reference.create_dynamic_map(signed))
 
 
 def test_the_tables_do_not_depend_on_where_they_are_first_made():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    expected = nf4.dynamic_map()
+    expected = scales.dynamic_map()
     for context in (FakeTensorMode(), torch.device("meta")):
-        nf4._dynamic_values.cache_clear()
+        scales._dynamic_values.cache_clear()
         with context:
-            nf4.dynamic_map()
-        assert nf4.dynamic_map().equal(expected)
+            scales.dynamic_map()
+        assert scales.dynamic_map().equal(expected)
 
 
 # ---------------------------------------------------------------- quantize and dequantize

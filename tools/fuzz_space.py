@@ -50,7 +50,8 @@ OPTIONS = {
     "sliding_window": WINDOWS, "use_sliding_window": BOTH, "max_window_layers": (28, 0, 1), "layer_types": (None,),
     "sliding_window_pattern": (6, 1, 2), "no_rope_layers": (None,), "no_rope_layer_interval": (4, 1, 2),
     "use_bidirectional_attention": (False, True), "final_logit_softcapping": (None, 30.0),
-    "attn_logit_softcapping": (None, 50.0), "partial_rotary_factor": (1.0, 0.5, 0.25), "qk_layernorm": BOTH,
+    "attn_logit_softcapping": (None, 50.0), "partial_rotary_factor": (1.0, 0.5, 0.25), "rotary_pct": (0.25, 0.5, 1.0),
+    "qk_layernorm": BOTH,
     "reorder_and_upcast_attn": BOTH, "use_parallel_residual": BOTH, "alibi": BOTH, "multi_query": BOTH,
     "new_decoder_architecture": BOTH, "parallel_attn": BOTH, "num_ln_in_parallel_attn": (None, 1, 2),
     "word_embed_proj_dim": (None, 16), "do_layer_norm_before": (True, False), "_remove_final_layer_norm": BOTH,
@@ -153,7 +154,7 @@ def _plain(name: str, default, table: Fields):
 def _sizes(choose: Choose, family: str, table: Fields) -> dict:
     """Head count, widths and lengths, by the family's names for them."""
     heads = choose((2, 1, 3, 4))
-    routed, partial = "num_experts_per_tok" in table.used, "partial_rotary_factor" in table.used
+    routed, partial = "num_experts_per_tok" in table.used, table.rotary_part in table.used
     if routed or partial:  # experts are multiplied 16 bytes at a time; a quarter of a head must be even
         width = choose((8, 16))
     else:

@@ -142,15 +142,19 @@ def read_scores(root: Path, grade: Grade) -> None:
 
 def write_scores(root: Path, grades: list[Grade], keep: set[tuple[str, str]]) -> None:
     """scores.csv and points.csv, each replaced whole; lines of the pairs in ``keep`` stay from the last time."""
-    scores = [[g.student, g.lab, g.status, g.score, g.max_score, "; ".join(g.notes)] for g in grades]
-    points = [[g.student, g.lab, name, *pair] for g in grades for name, pair in g.points.items()]
+    scores: list[list[object]] = [
+        [g.student, g.lab, g.status, g.score, g.max_score, "; ".join(g.notes)] for g in grades
+    ]
+    points: list[list[object]] = [[g.student, g.lab, name, *pair] for g in grades for name, pair in g.points.items()]
     for name, header, rows in (("scores.csv", SCORES, scores), ("points.csv", POINTS, points)):
         path = root / GRADING / name
         if path.exists():
             with open(path, encoding="utf8", newline="") as file:
-                rows += [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) in keep]
+                rows += [[*row] for row in list(csv.reader(file))[1:] if tuple(row[:2]) in keep]
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *sorted(rows, key=lambda row: row[:2])])
+        csv.writer(text, lineterminator="\n").writerows(
+            [header, *sorted(rows, key=lambda row: list(map(str, row[:2])))]
+        )
         write_atomically(path, text.getvalue())
 
 
@@ -169,17 +173,19 @@ def grade_all(root: Path, labs: list[str], students: list[str], minutes: float) 
     """Grade every submission asked for. Raises ValueError where there is nothing to grade."""
     pairs = choose(submitted(root), labs, students)
     others = set(submitted(root)) - set(pairs)
-    grades, released = [], {}
+    grades: list[Grade] = []
+    released: dict[str, Path | ValueError] = {}
     for student, lab in tqdm(pairs, unit="submission", dynamic_ncols=True):
         try:
             if lab not in released:
                 released[lab] = release(root, lab)
         except ValueError as error:
             released[lab] = error
-        if isinstance(released[lab], ValueError):
-            grades.append(Grade(student, lab, notes=[str(released[lab])]))
+        where = released[lab]
+        if isinstance(where, ValueError):
+            grades.append(Grade(student, lab, notes=[str(where)]))
         else:
-            grades.append(grade_submission(root, student, lab, released[lab], minutes))
+            grades.append(grade_submission(root, student, lab, where, minutes))
         write_scores(root, grades, others)
     return grades
 

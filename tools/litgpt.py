@@ -24,7 +24,8 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import quantized_bytes
 from minigpt.memory.engine.tape import OPTIMIZER, WEIGHTS, Leaf, Storage, Tape, Value
-from minigpt.memory.families.decoder import heads, rotate_half
+from minigpt.memory.families.decoder import heads
+from minigpt.memory.families.rotary import rotate_half
 from minigpt.memory.gpus import GPUS
 
 RANK, ADAPTED, CHUNK, PAGED_FROM = 8, 2, 128, 100_000  # r; of q, k, v; tokens; elements
@@ -194,7 +195,7 @@ class LitGPT:
         part = views.narrow(x, 3, width)
         straight, turned = ops.multiply(part, cos), ops.multiply(rotate_half(part), sin)
         roped = ops.add(straight, turned)
-        return views.cat([roped, views.narrow(x, 3, x.shape[-1] - width)])
+        return ops.cat([roped, views.narrow(x, 3, x.shape[-1] - width)])
 
     def _mlp(self, x: Value, at: str) -> Value:
         if not self.s.llama:

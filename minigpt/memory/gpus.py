@@ -18,13 +18,12 @@ Left out: cards with several memory sizes under one name, Multi-Instance GPU sli
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minigpt.memory.units import GB, GIB, MIB
 
 
-@dataclass(frozen=True)
-class GPU:
+class GPU(NamedTuple):
     """One card. ``label`` is the number it is sold by; ``vram`` is bytes, ``bandwidth`` bytes a second."""
 
     label: int

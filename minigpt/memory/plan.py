@@ -8,13 +8,13 @@ for its own dtypes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minigpt.memory.gpus import find_gpu
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(NamedTuple):
     """Bytes a trained parameter costs in each persistent place, with AdamW; and what the forward computes in."""
 
     weights: int  # bytes a parameter: the copy that the forward pass reads
@@ -191,10 +191,6 @@ class TrainingPlan:
             raise ValueError(f"seq_len is {self.seq_len}; with sequences {self.sequences!r} it must be at least 2")
         if not set(self.saved_modules) <= {"embedding", "head"}:
             raise ValueError(f"modules_to_save is {self.modules_to_save!r}; allowed: embedding, head, embedding,head")
-        prepared = self.method == "qlora" and self.kbit_preparation and self.regime.weights == 2
-        if prepared and self.saved_modules and self.adapter_dtype == "same" and not self.autocast:
-            text = "16-bit copies would meet what kbit_preparation made float32: allowed with it: fp32, or autocast"
-            raise ValueError(f"adapter_dtype is 'same'; with modules_to_save {self.modules_to_save!r} {text}")
 
     @classmethod
     def like(cls, library: str, **changes) -> TrainingPlan:

@@ -91,6 +91,7 @@ def sizes_of(name: str, rank: int) -> tuple[int, int, int]:
     return shape.parameters, shape.linear_parameters, counted(KNOWN[name], rank, SEVEN)
 
 
+@remembered
 def kept(name: str, rank: int) -> dict[str, int]:
     """Bytes between two steps of a KNOWN model in bf16, fully trained, with LoRA, and with LoRA on plain NF4."""
     four_bit = dict(method="qlora", double_quantization=False, kbit_preparation=False)

@@ -49,8 +49,9 @@ def _lora(layers: Layers, x: Value, result: Value, name: str) -> Value:
     if layers.own:  # keeps the dropped input by its name, peft the one before
         x = ops.dropout(x, layers.plan.lora_dropout)
         update = ops.scale(_update(layers, x, name))
-    else:
-        update = ops.scale(_update(layers, ops.dropout(x, layers.plan.lora_dropout), name))
+    else:  # in one expression: the dropped input is gone before B multiplies
+        A, B = name + ".A", name + ".B"
+        update = ops.scale(layers.plain(layers.plain(ops.dropout(x, layers.plan.lora_dropout), A), B))
     if quantized:
         if converts:
             update = ops.cast(update, dtype)

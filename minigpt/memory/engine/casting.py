@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigpt.memory.engine import layout
+from minigpt.memory.engine import layout, views
 from minigpt.memory.engine.tape import ITEMSIZE, Leaf, Tape, Value
 
 FLOATING = ("float32", "float16", "bfloat16")
@@ -68,11 +68,26 @@ def _lowered(x: Value) -> Value:
     dtype = tape.autocast
     if dtype is None or x.dtype == dtype or x.dtype not in FLOATING:
         return x
-    if type(x.source) is not Leaf or x.dtype != "float32" or x.base is not None:
+    if not _remembered(x):
         return cast(x, dtype)
     if x.storage not in tape.casts:
         tape.casts[x.storage] = cast(x, dtype)
     return tape.casts[x.storage]
+
+
+def _remembered(x: Value) -> bool:
+    """Whether autocast keeps the cast of x: it does of any leaf in float32 that takes a gradient."""
+    return type(x.source) is Leaf and x.dtype == "float32" and x.base is None
+
+
+def lowered_unrecorded(x: Value) -> Value:
+    """x as a product without autograd takes it. torch's cache does not ask: what it keeps of a leaf is a constant."""
+    tape, inside = x.storage.tape, views.detach(x)
+    if tape.autocast is None or not _remembered(x):
+        return inside
+    if x.storage not in tape.casts:
+        tape.casts[x.storage] = cast(inside, tape.autocast)
+    return views.detach(tape.casts[x.storage])
 
 
 def raised(*values: Value | None) -> list[Any]:

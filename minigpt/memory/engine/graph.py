@@ -49,6 +49,13 @@ class Storage:
         if live > tape.peak:
             tape.peak, tape.peak_event, tape.peak_at = live, len(tape.events), record.born
 
+    def was(self, nbytes: int, dtype: str) -> None:
+        """What it turns out to have been from its birth on; for one that outlives the step."""
+        change = nbytes - self.record.nbytes
+        self.record.nbytes, self.record.dtype = nbytes, dtype
+        self.tape.live += change
+        self.tape.peak += change
+
     def __del__(self) -> None:
         tape, record = self.tape, self.record
         tape.events.append((tape.phase, record, DEAD))

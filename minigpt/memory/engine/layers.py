@@ -74,6 +74,8 @@ class Layers:
         targets = plan.target_names(architecture) - set(saved)  # peft adapts nothing that is trained whole
         for tensor in architecture.tensors():
             self._add_base(tensor)
+            if architecture.tied and tensor.name == "head.bias":  # phi's, which comes after the head
+                self._tie_head("head" in saved, "head" in targets)
             if tensor.name.removesuffix(".bias") in saved:
                 self._save_whole(tensor.name)
             if rank := architecture.adapter_rank(tensor, plan, targets):
@@ -82,7 +84,7 @@ class Layers:
             self.add(name, shape, self.base_dtype, trained=False)
             if "embedding" in saved and not name.startswith("blocks."):  # its own: the trained copy has them too
                 self.add(name + ".copy", shape, self.base_dtype, trained=False)
-        if architecture.tied:
+        if architecture.tied and "head" not in self.weights:
             self._tie_head("head" in saved, "head" in targets)
 
     def _add_base(self, tensor) -> None:
@@ -181,9 +183,12 @@ class Layers:
         return self.adapted(self, x, base(x, name), name)  # no name here keeps the base's result alive
 
     def plain(self, x: Value, name: str) -> Value:
-        bias = self.weights.get(name + ".bias")
+        bias, weight = self.weights.get(name + ".bias"), self.weights[name]
+        if x.dtype != weight.dtype and self.tape.autocast is None:
+            text = f"torch multiplies no {x.dtype} with a {weight.dtype} {name}: allowed here: fp32, or autocast"
+            raise ValueError(f"adapter_dtype is {self.plan.adapter_dtype!r}; {text}")
         product = self.products.get(name, ops.linear)
-        return product(x, self.weights[name], bias)
+        return product(x, weight, bias)
 
     # ------------------------------------------------------------ 4 bits
 
@@ -234,11 +239,16 @@ class Layers:
     def _eight_bit(self, x: Value, name: str) -> Value:
         """bitsandbytes' Linear8bitLt as it trains on a CPU: W made whole in x's precision, forward and backward.
 
-        It keeps x as an attribute, not as a saved tensor, so that x lives, booked as temporary, until the loss dies,
-        checkpointed or not.
+        It keeps x as an attribute, not as a saved tensor, so that x lives, booked as temporary, as long as its node:
+        until the loss dies, checkpointed or not, and in a second run until that ends. Its bias it casts to x's
+        precision, for good.
         """
         tape, dtype, shape = self.tape, x.dtype, x.shape
         n_out, n_in = self.quantized[name]
+        bias = self.weights.get(name + ".bias")
+        if bias is not None and bias.dtype != dtype:  # an earlier step has cast it
+            bias.dtype = dtype
+            bias.storage.was(bias.nbytes, dtype)
 
         def whole() -> Value:
             tape.doing = "dequantize"
@@ -247,10 +257,10 @@ class Layers:
             return weight
 
         weight = whole()
-        out = ops.linear(views.detach(x), weight, self.weights.get(name + ".bias"))
+        out = ops.linear(ops.lowered_unrecorded(x), weight, bias)
         del weight
 
-        def backward(g):
+        def backward(g, held=x):
             flat = views.contiguous(views.reshaped(g, (prod(shape[:-1]), n_out)))
             weight = whole()  # noqa: F841  lives until this returns
             flat = ops.cast(flat, dtype)

@@ -11,9 +11,10 @@ prediction and meter. This is the one name under which the models use them:
 What makes no new tensor is in ``views``; what mixtures of experts need, in ``routing``.
 """
 
-from minigpt.memory.engine.casting import FLOATING, cast, like, lowered, promote, raised
+from minigpt.memory.engine.casting import FLOATING, cast, like, lowered, lowered_unrecorded, promote, raised
 from minigpt.memory.engine.pointwise import (
     add,
+    cat,
     clamp,
     divide,
     dropout,
@@ -42,11 +43,8 @@ from minigpt.memory.engine.rows import (
 )
 
 __all__ = [
-    "FLOATING", "add", "addmm", "baddbmm", "bmm", "cast", "clamp", "conv1d", "cross_entropy", "divide", "dropout",
-    "embedding", "gelu",
-    "largest_of_last", "layer_norm", "like", "linear", "lowered", "mask_fill", "matmul", "matmul_then_add",
-    "mean_of_last",
-    "mm",
-    "multiply", "power", "promote", "raised", "relu", "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax",
-    "softmax_in_float32", "subtract", "tanh",
+    "FLOATING", "add", "addmm", "baddbmm", "bmm", "cast", "cat", "clamp", "conv1d", "cross_entropy", "divide",
+    "dropout", "embedding", "gelu", "largest_of_last", "layer_norm", "like", "linear", "lowered", "lowered_unrecorded",
+    "mask_fill", "matmul", "matmul_then_add", "mean_of_last", "mm", "multiply", "power", "promote", "raised", "relu",
+    "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax", "softmax_in_float32", "subtract", "tanh",
 ]  # fmt: skip

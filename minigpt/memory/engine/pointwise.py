@@ -11,8 +11,10 @@ A result lies in memory as its inputs do: ``layout`` has the rules.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from minigpt.memory.engine import layout, views
-from minigpt.memory.engine.casting import elementwise, like, out_of, promote, raised
+from minigpt.memory.engine.casting import cast, elementwise, like, out_of, promote, raised
 from minigpt.memory.engine.tape import Value
 
 # ------------------------------------------------------------ of one
@@ -161,3 +163,19 @@ def divide(a: Value, b: Value) -> Value:
         return [elementwise(tape, g.dtype, g.layout, place), None]
 
     return tape.record("divide", (a, b), (shape, promote(a.dtype, b.dtype), strides), [b.storage], backward)
+
+
+def cat(values: list[Value], dimension: int = -1) -> Value:
+    """One after the other in a new tensor of the widest dtype, to which autocast casts them before; each gradient is a
+    view of the whole one."""
+    first, dtype = values[0], reduce(promote, (value.dtype for value in values))
+    if first.storage.tape.autocast:
+        values = [cast(value, dtype) for value in values]
+    lengths = [value.shape[dimension] for value in values]
+    dimension %= len(first.shape)
+    shape = tuple(sum(lengths) if i == dimension else n for i, n in enumerate(first.shape))
+
+    def backward(g):
+        return [views.narrowed(g, dimension, length) for length in lengths]
+
+    return first.storage.tape.record("concatenate", values, (shape, dtype, None), (), backward)

@@ -64,7 +64,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     *rows, n_in = x.shape
     n_out = weight.shape[0]
     if bias is not None and x.strides is None:
-        flat = views.view(x, -1, n_in)  # before the weight is turned
+        flat = views.view(x, -1, n_in)  # before the weight is turned, whose gradient is therefore turned back first
         return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
     turned = views.transpose(weight, 0, 1)
     if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:

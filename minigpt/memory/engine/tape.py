@@ -140,14 +140,15 @@ class Tape:
                 del incoming
                 continue
             self.block, self.doing = node.block, node.name
-            handles = [item for item in node.saved if type(item) is not Storage]
-            self.recomputed = [handle.unpack() for handle in handles]
+            handles = node.saved if node.saved and type(node.saved[0]) is not Storage else ()  # all of them, or none
+            if handles:
+                self.recomputed = [handle.unpack() for handle in handles]
             gradients = node.backward(*incoming)
             self.recomputed.clear()
             edges = node.edges
             self._validate(edges, gradients)
             del incoming
-            for item in node.saved if not handles else ():
+            for item in () if handles else node.saved:
                 self.let_go(item)
             node.edges, node.saved, node.backward = (), (), None
             del handles
@@ -262,16 +263,16 @@ class Tape:
 def _dependents(root: Node) -> dict[Node | Leaf, int]:
     """How many gradients each node and leaf will be sent."""
     waits: dict[Node | Leaf, int] = {}
-    stack, seen = [root], {root}
+    stack = [root]
     while stack:
         for edge in stack.pop().edges:
             target = edge.target
-            if target is None:
-                continue
-            waits[target] = waits.get(target, 0) + 1
-            if type(target) is Node and target not in seen:
-                seen.add(target)
-                stack.append(target)
+            if target in waits:
+                waits[target] += 1
+            elif target is not None:
+                waits[target] = 1
+                if type(target) is Node:
+                    stack.append(target)
     return waits
 
 

@@ -6,10 +6,7 @@ heads are interleaved, and a gradient that is a view cannot be added to in place
 
 from __future__ import annotations
 
-from functools import reduce
-
 from minigpt.memory.engine import layout
-from minigpt.memory.engine.casting import cast, promote
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.tape import Value
 
@@ -189,22 +186,6 @@ def split(x: Value, lengths: list[int], dimension: int = -1) -> list[Value]:
     for i, out in enumerate(outs):
         out.source, out.output = outs[0].source, i
     return outs
-
-
-def cat(values: list[Value], dimension: int = -1) -> Value:
-    """One after the other in a new tensor of the widest dtype, to which autocast casts them before; each gradient is a
-    view of the whole one."""
-    first, dtype = values[0], reduce(promote, (value.dtype for value in values))
-    if first.storage.tape.autocast:
-        values = [cast(value, dtype) for value in values]
-    lengths = [value.shape[dimension] for value in values]
-    dimension %= len(first.shape)
-    shape = tuple(sum(lengths) if i == dimension else n for i, n in enumerate(first.shape))
-
-    def backward(g):
-        return [narrowed(g, dimension, length) for length in lengths]
-
-    return first.storage.tape.record("concatenate", values, (shape, dtype, None), (), backward)
 
 
 def write(whole: Value, part: Value) -> Value:

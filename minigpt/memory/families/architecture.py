@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
@@ -52,8 +52,7 @@ FAMILIES = {  # model_type: module and class
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One parameter tensor of a model: its name, its shape, and what kind of layer owns it."""
 
     name: str
@@ -79,10 +78,8 @@ class Architecture:
     n_inner: int  # inner width of the MLP
     context: int  # longest sequence the model takes
     tied: bool  # the head is the token embedding
-    not_covered: str = ""  # why predict() refuses this configuration, naming the field
 
     product: ClassVar[Callable[..., Value]] = staticmethod(ops.linear)  # a layer of the blocks: (x, weight, bias)
-    rotary: ClassVar[bool] = True  # positions are rotations; else a table as long as the context
 
     def __post_init__(self) -> None:
         check_choice(FAMILIES, family=self.family)
@@ -107,7 +104,7 @@ class Architecture:
             if family not in FAMILIES or family == "minigpt":
                 allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
                 raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
-            return replace(family_class(family).read(source), not_covered=coverage(family, source))
+            return family_class(family).read(check_fields(family, source))
         if all(hasattr(source, name) for name in ("n_layer", "n_embd", "n_head", "context", "vocab_size")):
             return family_class("minigpt").read(source)
         raise ValueError(
@@ -118,8 +115,8 @@ class Architecture:
     # ------------------------------------------------------------ what a family says
 
     @classmethod
-    def read(cls, config) -> Architecture:
-        """From the family's own configuration. Raises ValueError for what it does not cover, naming the field."""
+    def read(cls, config: Any) -> Architecture:
+        """From a GPTConfig, or what ``check_fields`` returns. Raises ValueError for a bad value, naming the field."""
         raise NotImplementedError
 
     def block_tensors(self, layer: int = 0) -> tuple[Tensor, ...]:
@@ -156,11 +153,6 @@ class Architecture:
 
     # ------------------------------------------------------------ what follows
 
-    def check_covered(self, plan) -> None:
-        """Raise ValueError for a configuration that is not covered, naming its field."""
-        if self.not_covered:
-            raise ValueError(self.not_covered)
-
     @property
     def head_width(self) -> int:
         return self.n_embd
@@ -185,15 +177,6 @@ class Architecture:
     def linear_parameters(self) -> int:
         """Parameters in the matrices of the blocks: what adapters adapt and 4-bit formats quantize."""
         return sum(t.numel for t in self.tensors() if t.kind == "linear")
-
-
-def coverage(family: str, config: dict) -> str:
-    """Why this configuration is not covered, or nothing."""
-    try:
-        check_fields(family, config)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def family_class(family: str) -> type[Architecture]:

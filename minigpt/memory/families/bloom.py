@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -18,17 +18,13 @@ from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import Decoder, cached, layer_norm, require_gradient, run_block
 from minigpt.values import check_flags, check_shares
 
+TRAINED = 2048  # tokens in a sequence when it was trained; alibi has no longest one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bloom(Decoder):
     residual_normed: bool = False  # the residual stream is taken after the norms
     hidden_dropout: float = 0.0
-
-    rotary: ClassVar[bool] = False
-    defaults: ClassVar[dict] = dict(
-        vocab_size=250880, hidden_size=64, n_layer=2, n_head=8, apply_residual_connection_post_layernorm=False,
-        hidden_dropout=0.0, attention_dropout=0.0, slow_but_exact=False, tie_word_embeddings=True, seq_length=2048,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,18 +32,14 @@ class Bloom(Decoder):
         check_shares(hidden_dropout=self.hidden_dropout)
 
     @classmethod
-    def read(cls, config: dict) -> Bloom:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        check_flags(tie_word_embeddings=get("tie_word_embeddings"))
-        if get("slow_but_exact"):
-            raise ValueError(f"slow_but_exact is {get('slow_but_exact')!r}; allowed: False")
-        C = get("n_embed", get("hidden_size"))
-        n_head = get("num_attention_heads", get("n_head"))
+    def read(cls, config: dict[str, Any]) -> Bloom:
+        C, n_head = config["hidden_size"], config["n_head"]
         return cls(
-            family="bloom", vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers", get("n_layer")), n_embd=C,
-            n_head=n_head, n_kv_head=n_head, head_dim=divide(hidden_size=C, n_head=n_head), n_inner=4 * C,
-            context=get("seq_length"), tied=get("tie_word_embeddings"), attention_dropout=get("attention_dropout"),
-            hidden_dropout=get("hidden_dropout"), residual_normed=get("apply_residual_connection_post_layernorm"),
+            family="bloom", vocab_size=config["vocab_size"], n_layer=config["n_layer"], n_embd=C, n_head=n_head,
+            n_kv_head=n_head, head_dim=divide(hidden_size=C, n_head=n_head), n_inner=4 * C, context=TRAINED,
+            tied=config["tie_word_embeddings"], attention_dropout=config["attention_dropout"],
+            hidden_dropout=config["hidden_dropout"],
+            residual_normed=config["apply_residual_connection_post_layernorm"],
         )  # fmt: skip
 
     def check(self, plan) -> None:
@@ -68,9 +60,6 @@ class Bloom(Decoder):
             out + norm("mlp_norm", C, bias=True) + linear("up", inner, C, True) + linear("down", C, inner, True)
         )
 
-    def buffers(self) -> list[int]:
-        return []
-
     # ------------------------------------------------------------ forward
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
@@ -81,7 +70,7 @@ class Bloom(Decoder):
         embedded = self.embed(layers, tokens)
         require_gradient(layers, embedded)
         hidden = self.norm(layers, embedded, "embedding_norm")
-        ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None  # a mask if none is given
+        ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None  # else the mask is given
         alibi = self.alibi(hidden)
         mask = tape.new((B, 1, T, T), embedded.dtype)
         for i in range(self.n_layer):
@@ -105,7 +94,7 @@ class Bloom(Decoder):
         attended, weights = self.attention(layers, normed, residual, alibi, mask, at)
         normed = self.norm(layers, attended, at + "mlp_norm")
         residual = normed if self.residual_normed else attended
-        out = self.mlp(layers, normed, residual, at)
+        out = self.fed(layers, normed, residual, at)
         layers.beside = weights
         return out
 
@@ -130,7 +119,7 @@ class Bloom(Decoder):
         out = layers(y, at + "o")
         return ops.add(residual, ops.dropout(out, self.hidden_dropout)), probabilities
 
-    def mlp(self, layers: Layers, x: Value, residual: Value, at: str) -> Value:
+    def fed(self, layers: Layers, x: Value, residual: Value, at: str) -> Value:
         hidden = gelu(layers(x, at + "up"))
         out = layers(hidden, at + "down")
         return ops.add(residual, ops.dropout(out, self.hidden_dropout))

@@ -11,47 +11,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.checkpointing import checkpoint
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
-from minigpt.memory.families.architecture import Architecture
+from minigpt.memory.families.activations import ACTIVATIONS
+from minigpt.memory.families.architecture import MOST_LAYERS, Architecture, divide
 from minigpt.memory.families.losses import loss_of
 from minigpt.values import check_choice, check_counts, check_shares
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # what a layer may be, in a configuration's layer_types
 CAP = (ops.scale, ops.tanh, ops.scale)  # a soft cap: c * tanh(x / c)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder(Architecture):
-    """A causal language model of transformers. A family gives ``block``, and what it does otherwise."""
+    """A causal language model of transformers. A family gives ``model``, and what it does otherwise."""
 
     attention_dropout: float = 0.0
-    window: int | None = None  # tokens that a sliding layer sees
-    layer_types: tuple[str, ...] = ()  # FULL or SLIDING for each layer; none: FULL
+    activation: str = "silu"  # of the MLP, by transformers' name for it
 
-    masked: ClassVar[tuple[str, ...]] = ()  # kinds of layers for which a mask is made even if there are none
+    named_activation: ClassVar[str] = "hidden_act"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(attention_dropout=self.attention_dropout)
-        if self.window is not None:
-            check_counts(least=0, sliding_window=self.window)
-        object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
-        for kind in self.layer_types:
-            check_choice((FULL, SLIDING), layer_types=kind)
-        if self.layer_types and len(self.layer_types) != self.n_layer:
-            raise ValueError(f"layer_types has {len(self.layer_types)} items; it must have one for each layer")
-        if self.window is None and SLIDING in (*self.masked, *self.layer_types):
-            raise ValueError("sliding_window is None; layers with sliding attention need one")
+        check_choice(ACTIVATIONS, activation=self.activation)
 
-    def block(self, layers: Layers, hidden: Value, *, at: str, **shared) -> Value:
-        """One block, (B, T, C) to (B, T, C); ``at`` is its name, such as "blocks.0."."""
+    @classmethod
+    def read(cls, config: dict[str, Any]) -> Self:
+        return cls(**{**cls.sizes(config), **cls.read_more(config)})
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """What nearly every family has, by the same names; one that it lacks is as one that is null."""
+        C, n_head = config["hidden_size"], config["num_attention_heads"]
+        n_kv_head, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+        check_counts(most=MOST_LAYERS, num_hidden_layers=config["num_hidden_layers"])
+        check_counts(hidden_size=C, num_attention_heads=n_head)
+        return dict(
+            family=config["model_type"], vocab_size=config["vocab_size"], n_layer=config["num_hidden_layers"], n_embd=C,
+            n_head=n_head, n_kv_head=n_head if n_kv_head is None else n_kv_head,
+            head_dim=divide(hidden_size=C, num_attention_heads=n_head) if head_dim is None else head_dim,
+            context=config["max_position_embeddings"], tied=config["tie_word_embeddings"],
+            attention_dropout=config["attention_dropout"],
+            activation=config.get(cls.named_activation, cls.activation),
+        )  # fmt: skip
+
+    @classmethod
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """The family's own fields, and those that it names otherwise."""
         raise NotImplementedError
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
@@ -63,63 +74,19 @@ class Decoder(Architecture):
     def logits(self, layers: Layers, hidden: Value) -> Value:
         return layers(hidden, "head")
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """FULL or SLIDING for each layer."""
-        return self.layer_types or (FULL,) * self.n_layer
-
     def model(self, layers: Layers, tokens: Value) -> Value:
-        tape = layers.tape
-        embedded = self.embed(layers, tokens)
-        require_gradient(layers, embedded)
-        if layers.plan.use_cache:  # a sliding layer's cache has its window as a tensor
-            layers.outputs += [tape.new((1,), "int64") for kind in self.kinds if kind == SLIDING]
-        positions = positions_of(layers, tokens)
-        masks = self.masks(layers, embedded)
-        hidden = self.first(embedded)
-        turns = self.turns(hidden, positions)
-        for i, kind in enumerate(self.kinds):
-            tape.block = f"block {i}"
-            cos, sin = turns[kind]
-            shared = dict(positions=positions, cos=cos, sin=sin, mask=masks[i])
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
-        tape.block = "norm"
-        hidden = self.norm(layers, hidden, "norm")
-        del positions, masks
-        layers.beside = None
-        return hidden
+        """The last hidden states, (B, T, C), of tokens (B, T)."""
+        raise NotImplementedError
 
     def embed(self, layers: Layers, tokens: Value) -> Value:
         """What the embedding layer returns."""
         return ops.embedding(tokens, layers["embedding"])
 
-    def first(self, embedded: Value) -> Value:
-        """What the first block is given."""
-        return embedded
-
-    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
-        """The mask of each block; what follows them lives as long, unused."""
-        kinds = dict.fromkeys((*self.masked, *self.kinds))
-        made = {kind: causal_mask(layers, embedded, self.window if kind == SLIDING else None) for kind in kinds}
-        return [made[kind] for kind in self.kinds] + list(made.values())
-
-    @property
-    def rotary_dim(self) -> int:
-        """How much of a head's width is rotated."""
-        return self.head_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """How many cosines a position has."""
-        return self.rotary_dim
-
-    def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
-        """cos and sin for each kind of layer."""
-        return dict.fromkeys((FULL, SLIDING), rotations(hidden, positions, self.rotary_width))
-
-    def buffers(self) -> list[int]:
-        """The rotary frequencies: two float32 vectors of half the rotated width."""
-        return [4 * (self.rotary_dim // 2)] * 2
+    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
+        """The plain one: up, activation, down."""
+        hidden = layers(x, at + "up")
+        hidden = ACTIVATIONS[self.activation](hidden)
+        return layers(hidden, at + "down")
 
 
 def run_block(layers: Layers, run: Callable[..., Value], *inputs: Value) -> Value:
@@ -160,12 +127,6 @@ def causal_mask(layers: Layers, embedded: Value, window: int | None = None) -> V
     return views.expand(tape.new((1, 1, T, T), "bool"), B, 1, T, T)
 
 
-def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
-    """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
-    tape, shape = embedded.storage.tape, (*positions.shape, width)
-    return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
-
-
 def rms_norm(layers: Layers, x: Value, name: str) -> Value:
     """weight * (x32 / sqrt(mean(x32**2) + eps)).to(x's dtype), with x32 a float32 copy of x."""
     dtype = x.dtype
@@ -194,52 +155,12 @@ def heads(x: Value, width: int) -> Value:
     return views.transpose(views.view(x, B, T, -1, width), 1, 2)
 
 
-def rotate(q: Value, k: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
-    """apply_rotary_pos_emb: x * cos + rotate_half(x) * sin, for queries and keys."""
-    cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
-    q = rotated(q, cos, sin)
-    k = rotated(k, cos, sin)
-    return q, k
-
-
-def rotated(x: Value, cos: Value, sin: Value) -> Value:
-    straight = ops.multiply(x, cos)
-    rotated = rotate_half(x)
-    turned = ops.multiply(rotated, sin)
-    del rotated
-    return ops.add(straight, turned)
-
-
-def rotate_half(x: Value) -> Value:
-    """(-upper half, lower half). The gradient of each slice is a whole tensor with zeros."""
-    half = x.shape[-1] // 2
-    lower = views.narrow(x, 3, half)
-    upper = views.narrow(x, 3, x.shape[-1] - half)
-    return views.cat([ops.scale(upper), lower])
-
-
-def parted(x: Value, width: int) -> tuple[Value, Value]:
-    """The first ``width`` of each head, and the rest, which may be nothing."""
-    return views.narrow(x, 3, width), views.narrow(x, 3, x.shape[-1] - width)
-
-
-def joined(turned: Value, rest: Value) -> Value:
-    """Rotated and other part in a new tensor."""
-    return views.cat([turned, rest])
-
-
-def rope(get, name: str, default):
-    """A field of the rotary parameters, for which files have a dictionary, or a place among the others."""
-    among = get("rope_scaling") or get("rope_parameters") or {}
-    return among.get(name, get(name, default))
-
-
 def cached(layers: Layers, k: Value, v: Value) -> tuple[Value, Value]:
     """transformers' DynamicCache: copies of the keys and values, in the keys' precision, kept as outputs."""
     if not layers.plan.use_cache:
         return k, v
     v = ops.cast(v, k.dtype)
-    k, v = (views.cat([x]) for x in (k, v))
+    k, v = (ops.cat([x]) for x in (k, v))
     layers.outputs += [k, v]
     return k, v
 
@@ -251,13 +172,13 @@ def attend(
     v: Value,
     mask: Value | None,
     dropout: float = 0.0,
-    eager: Callable | None = None,
+    eager: Callable[..., tuple[Value, Value]] | None = None,
 ) -> tuple[Value, Value | None]:
     """Attention as the plan has it, (B, T, H D), and the weights where they are a tensor."""
     if layers.plan.attention == "sdpa":
         return sdpa(q, k, v, mask, dropout), None
-    y, weights = (eager or eager_attention)(q, k, v, mask, dropout)
-    return y, weights
+    assert mask is not None  # the plain one always has it
+    return (eager or eager_attention)(q, k, v, mask, dropout)
 
 
 def sdpa(q: Value, k: Value, v: Value, mask: Value | None, dropout: float = 0.0) -> Value:
@@ -276,7 +197,7 @@ def merged(y: Value) -> Value:
 
 
 def eager_attention(
-    q: Value, k: Value, v: Value, mask: Value | None, dropout: float = 0.0, capped: bool = False
+    q: Value, k: Value, v: Value, mask: Value, dropout: float = 0.0, capped: bool = False
 ) -> tuple[Value, Value]:
     """llama's eager attention; grouped keys and values are repeated to every query head first."""
     times = q.shape[1] // k.shape[1]

@@ -15,16 +15,17 @@ Routers compute in float32, if there is no autocast.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.adapters import folded_row
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import attend, cached, joined, rotate
+from minigpt.memory.families.decoder import attend, cached
 from minigpt.memory.families.experts import Experts
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import joined, rotate
 from minigpt.values import check_counts, check_flags
 
 
@@ -39,14 +40,6 @@ class DeepseekV3(Experts):
     groups: int  # of experts
     top_groups: int  # groups that a token's experts are from
     n_shared: int  # experts that all tokens have, as one of their width together
-
-    defaults: ClassVar[dict] = dict(
-        vocab_size=129280, hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, num_hidden_layers=61,
-        num_attention_heads=128, n_shared_experts=1, n_routed_experts=256, kv_lora_rank=512, q_lora_rank=1536,
-        qk_rope_head_dim=64, v_head_dim=128, qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8,
-        first_k_dense_replace=3, norm_topk_prob=True, max_position_embeddings=4096, tie_word_embeddings=False,
-        rope_interleave=True, attention_bias=False,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,26 +57,18 @@ class DeepseekV3(Experts):
         check_counts(most=self.groups, topk_group=self.top_groups)
 
     @classmethod
-    def read(cls, config: dict) -> DeepseekV3:
-        widths = {
-            name: cls.defaults[name] if config.get(name) is None else config[name]
-            for name in ("qk_nope_head_dim", "qk_rope_head_dim")
-        }
-        check_counts(**widths)
-        return super().read({**config, "head_dim": sum(widths.values())})  # whatever the file says
-
-    @classmethod
-    def read_more(cls, get) -> dict:
-        check_flags(attention_bias=get("attention_bias"))
-        check_counts(least=0, first_k_dense_replace=get("first_k_dense_replace"))
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        bias, nope, rope = (config[name] for name in ("attention_bias", "qk_nope_head_dim", "qk_rope_head_dim"))
+        check_counts(qk_nope_head_dim=nope, qk_rope_head_dim=rope)
+        check_counts(least=0, first_k_dense_replace=config["first_k_dense_replace"])
         return dict(
-            qkv_bias=get("attention_bias"), o_bias=get("attention_bias"), q_rank=get("q_lora_rank"),
-            kv_rank=get("kv_lora_rank"), nope_dim=get("qk_nope_head_dim"), rope_dim=get("qk_rope_head_dim"),
-            v_dim=get("v_head_dim"), interleaved=get("rope_interleave"), groups=get("n_group"),
-            top_groups=get("topk_group"), n_shared=get("n_shared_experts"),
-            n_expert=get("num_local_experts", get("n_routed_experts")), top_k=get("num_experts_per_tok"),
-            expert_inner=get("moe_intermediate_size"), normed=get("norm_topk_prob"),
-            dense_layers=tuple(range(min(get("first_k_dense_replace"), get("num_hidden_layers")))),
+            head_dim=nope + rope, qkv_bias=bias, o_bias=bias, q_rank=config["q_lora_rank"],
+            kv_rank=config["kv_lora_rank"], nope_dim=nope, rope_dim=rope, v_dim=config["v_head_dim"],
+            interleaved=config["rope_interleave"], groups=config["n_group"], top_groups=config["topk_group"],
+            n_shared=config["n_shared_experts"], n_expert=config["n_routed_experts"],
+            top_k=config["num_experts_per_tok"], expert_inner=config["moe_intermediate_size"],
+            normed=config["norm_topk_prob"],
+            dense_layers=tuple(range(min(config["first_k_dense_replace"], config["num_hidden_layers"]))),
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -197,7 +182,7 @@ def _turned(first: Value, second: Value, cos: Value, sin: Value) -> Value:
     """Of pairs, (x cos - y sin, y cos + x sin)."""
     a = ops.subtract(ops.multiply(first, cos), ops.multiply(second, sin))
     b = ops.add(ops.multiply(second, cos), ops.multiply(first, sin))
-    return views.cat([a, b])
+    return ops.cat([a, b])
 
 
 def _negated(marks: Value) -> Value:

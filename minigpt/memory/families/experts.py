@@ -25,7 +25,7 @@ Source: transformers' ``integrations/moe.py`` and ``modeling_qwen3_moe.py``; pef
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.adapters import folded, folded_row
@@ -171,8 +171,12 @@ class Experts(Llama):
 
     def grouped(self, x: Value, weight: Value, offsets: Value, bias: Value | None, fallback: bool) -> Value:
         """Each row times its expert's matrix, plus its expert's bias."""
-        out = routing.grouped_mm(x, views.transpose(weight, 1, 2), offsets, fallback)
+        out = routing.grouped_mm(x, self.upright(weight), offsets, fallback)
         return out if bias is None else routing.add_in_place(out, bias)
+
+    def upright(self, weight: Value) -> Value:
+        """The experts' matrices as (E, n_in, n_out)."""
+        return views.transpose(weight, 1, 2)
 
     def gated(self, x: Value) -> Value:
         """act(gate) * up, the two halves of each row."""
@@ -199,14 +203,14 @@ def _inverse(order: Value) -> Value:
     return back
 
 
-def moe_fields(get) -> dict:
+def moe_fields(config: dict[str, Any]) -> dict[str, Any]:
     """The fields that qwen2_moe and qwen3_moe have in common."""
-    step, plain = get("decoder_sparse_step"), get("mlp_only_layers") or []
+    step, plain = config["decoder_sparse_step"], config["mlp_only_layers"] or []
     check_counts(decoder_sparse_step=step)
     if not isinstance(plain, (list, tuple)) or not all(isinstance(i, int) for i in plain):
         raise ValueError(f"mlp_only_layers is {plain!r}; it must be a list of the layers' numbers")
-    dense = tuple(i for i in range(get("num_hidden_layers")) if i in plain or (i + 1) % step)
+    dense = tuple(i for i in range(config["num_hidden_layers"]) if i in plain or (i + 1) % step)
     return dict(
-        n_expert=get("num_experts"), top_k=get("num_experts_per_tok"), expert_inner=get("moe_intermediate_size"),
-        normed=get("norm_topk_prob"), dense_layers=dense,
+        n_expert=config["num_experts"], top_k=config["num_experts_per_tok"],
+        expert_inner=config["moe_intermediate_size"], normed=config["norm_topk_prob"], dense_layers=dense,
     )  # fmt: skip

@@ -7,21 +7,22 @@ are added in an operation of their own, the MLP's output and the scores' scale i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
-from minigpt.memory.families.architecture import Tensor, divide, linear, norm
-from minigpt.memory.families.decoder import Decoder, cached, layer_norm, rotate
-from minigpt.values import check_choice, check_flags, check_shares
+from minigpt.memory.families.architecture import Tensor, linear, norm
+from minigpt.memory.families.decoder import cached, layer_norm
+from minigpt.memory.families.rotary import Rotary, rotate
+from minigpt.values import check_flags, check_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falcon(Decoder):
+class Falcon(Rotary):
     grouped: bool = False  # the "new decoder architecture": n_kv_head groups, always side by side
     multi_query: bool = True  # without groups: one key head for all, or one for each
     parallel: bool = True  # attention and MLP both read the block's input
@@ -29,21 +30,15 @@ class Falcon(Decoder):
     bias: bool = False
     alibi: bool = False  # instead of rotary positions: a bias on each score for its distance, in the mask
     hidden_dropout: float = 0.0
-    activation: str = "gelu"
 
+    named_activation: ClassVar[str] = "activation"
     product: ClassVar = staticmethod(ops.matmul_then_add)
-    defaults: ClassVar[dict] = dict(
-        vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, alibi=False,
-        new_decoder_architecture=False, multi_query=True, parallel_attn=True, bias=False, hidden_dropout=0.0,
-        attention_dropout=0.0, activation="gelu", max_position_embeddings=2048, tie_word_embeddings=True,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(new_decoder_architecture=self.grouped, multi_query=self.multi_query)
         check_flags(parallel_attn=self.parallel, bias=self.bias, alibi=self.alibi)
         check_shares(hidden_dropout=self.hidden_dropout)
-        check_choice(ACTIVATIONS, activation=self.activation)
         if self.grouped and not self.parallel:
             raise ValueError("parallel_attn is False; the new decoder architecture needs True")
         if self.norms not in ((1, 2) if self.grouped else (1,)):
@@ -51,28 +46,20 @@ class Falcon(Decoder):
             raise ValueError(f"num_ln_in_parallel_attn is {self.norms!r}; allowed: {allowed}")
 
     @classmethod
-    def read(cls, config: dict) -> Falcon:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        flags = ("multi_query", "new_decoder_architecture", "tie_word_embeddings")
-        check_flags(**{name: get(name) for name in flags})
-        C, n_head, grouped = (
-            get("n_embed", get("hidden_size")),
-            get("num_attention_heads"),
-            get("new_decoder_architecture"),
-        )
-        n_kv_head = get("num_kv_heads", n_head)
-        if not grouped and get("multi_query"):
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        C, n_head, inner = config["hidden_size"], config["num_attention_heads"], config["ffn_hidden_size"]
+        grouped, norms = config["new_decoder_architecture"], config["num_ln_in_parallel_attn"]
+        n_kv_head = n_head if config["num_kv_heads"] is None else config["num_kv_heads"]
+        if norms is None or not config["parallel_attn"]:
+            norms = 2 if grouped else 1
+        if not grouped and config["multi_query"]:
             n_kv_head = 1
         elif not grouped and n_kv_head != n_head:
             raise ValueError(f"num_kv_heads is {n_kv_head}; without multi_query it must be num_attention_heads")
-        return cls(
-            family="falcon", vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=n_head,
-            n_kv_head=n_kv_head, head_dim=divide(hidden_size=C, num_attention_heads=n_head),
-            n_inner=get("ffn_hidden_size", 4 * C), context=get("max_position_embeddings"),
-            tied=get("tie_word_embeddings"), attention_dropout=get("attention_dropout"),
-            grouped=grouped, multi_query=get("multi_query"), parallel=get("parallel_attn"),
-            norms=get("num_ln_in_parallel_attn", 2 if grouped else 1) if get("parallel_attn") else 1,
-            bias=get("bias"), alibi=get("alibi"), hidden_dropout=get("hidden_dropout"), activation=get("activation"),
+        return dict(
+            n_kv_head=n_kv_head, n_inner=4 * C if inner is None else inner, grouped=grouped, norms=norms,
+            multi_query=config["multi_query"], parallel=config["parallel_attn"], bias=config["bias"],
+            alibi=config["alibi"], hidden_dropout=config["hidden_dropout"],
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -88,7 +75,7 @@ class Falcon(Decoder):
 
     # ------------------------------------------------------------ forward
 
-    def masks(self, layers: Layers, embedded: Value) -> list:
+    def masks(self, layers: Layers, embedded: Value) -> Sequence[Any]:
         """Never left out; packed sequences are not looked for. With alibi each head has its own, and alibi beside."""
         tape, plan, (B, T, _) = layers.tape, layers.plan, embedded.shape
         tape.doing = "mask"
@@ -116,13 +103,24 @@ class Falcon(Decoder):
             mlp_norm = self.norm(layers, residual, at + "mlp_norm")
         fed = self.mlp(layers, mlp_norm, at)
         if self.parallel:
+            self.refuse_view(layers, fed, at + "down")
             fed = ops.add(fed, attended, in_place=True)
         out = ops.add(residual, ops.dropout(fed, self.hidden_dropout))
         layers.beside = weights
         return out
 
+    def refuse_view(self, layers: Layers, fed: Value, name: str) -> None:
+        """Raise ValueError where torch refuses: with a bias bitsandbytes returns a view, which none may write into."""
+        if name not in layers.quantized or name + ".A" in layers.weights or not self.bias:
+            return
+        view = layers.eight_bit or (fed.source is not None and fed.dtype == layers.half)  # else a cast, or no autograd
+        if view:
+            raise ValueError(
+                "bias is True; torch refuses a quantized falcon with it: allowed with it: targets with down"
+            )
+
     def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: tuple
+        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Any
     ) -> tuple[Value, Value | None]:
         (B, T, C), (mask, alibi) = hidden.shape, mask
         qkv = layers(hidden, at + "qkv")  # bound until this returns
@@ -165,8 +163,3 @@ class Falcon(Decoder):
             return views.select(qkv, 3), views.select(qkv, 3), views.select(qkv, 3)
         qkv = views.view(qkv, B, T, self.n_head + 2, self.head_dim)
         return views.narrow(qkv, 2, self.n_head), views.pick(qkv, 2), views.pick(qkv, 2)
-
-    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        return layers(hidden, at + "down")

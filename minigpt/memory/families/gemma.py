@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.llama import Llama
-from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma(Llama):
     """Also the parent of its successors."""
 
-    defaults: ClassVar[dict] = dict(
-        vocab_size=256000, hidden_size=3072, intermediate_size=24576, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=16, head_dim=256, hidden_act="gelu_pytorch_tanh", max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )  # fmt: skip
-
     @classmethod
-    def read_more(cls, get) -> dict:
-        bias = get("attention_bias", False)
-        check_flags(attention_bias=bias)
-        return dict(qkv_bias=bias, o_bias=bias)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        return dict(qkv_bias=config["attention_bias"], o_bias=config["attention_bias"])
 
     def constants(self) -> dict[str, tuple[int, ...]]:
         return {"scale": ()}

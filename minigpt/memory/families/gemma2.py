@@ -6,14 +6,15 @@ A cap is c * tanh(x / c): two tensors more. That of attention's scores is in eag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import CAP, FULL, SLIDING, eager_attention
+from minigpt.memory.families.decoder import CAP, eager_attention
 from minigpt.memory.families.gemma import Gemma
+from minigpt.memory.families.rotary import FULL, SLIDING
 from minigpt.values import check_flags
 
 
@@ -24,25 +25,19 @@ class Gemma2(Gemma):
 
     masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     named_activation: ClassVar[str] = "hidden_activation"
-    defaults: ClassVar[dict] = dict(
-        vocab_size=256000, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=256, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=8192,
-        tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=2, final_logit_softcapping=30.0,
-        attn_logit_softcapping=50.0,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(capped_scores=self.capped_scores, capped_logits=self.capped_logits)
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        every = get("sliding_window_pattern")
-        kinds = [SLIDING if (i + 1) % every else FULL for i in range(get("num_hidden_layers"))]
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        every = config.get("sliding_window_pattern", 2)  # a field of gemma3 alone
+        kinds = [SLIDING if (i + 1) % every else FULL for i in range(config["num_hidden_layers"])]
         return dict(
-            window=get("sliding_window"), layer_types=tuple(get("layer_types") or kinds),
-            capped_scores=get("attn_logit_softcapping") is not None,
-            capped_logits=get("final_logit_softcapping") is not None, **super().read_more(get),
+            window=config["sliding_window"], layer_types=tuple(config["layer_types"] or kinds),
+            capped_scores=config["attn_logit_softcapping"] is not None,
+            capped_logits=config["final_logit_softcapping"] is not None, **super().read_more(config),
         )  # fmt: skip
 
     def check(self, plan) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, divide, linear, norm
 from minigpt.memory.families.decoder import (
     Decoder,
@@ -23,42 +22,31 @@ from minigpt.memory.families.decoder import (
     require_gradient,
     run_block,
 )
-from minigpt.values import check_choice, check_flags, check_shares
+from minigpt.values import check_shares
 
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2(Decoder):
-    activation: str = "gelu_new"
     resid_pdrop: float = 0.0
     embd_pdrop: float = 0.0
     attn_pdrop: float = 0.0
 
     product: ClassVar = staticmethod(ops.conv1d)
-    rotary: ClassVar[bool] = False
-    defaults: ClassVar[dict] = dict(
-        vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, tie_word_embeddings=True,
-        add_cross_attention=False, activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(ACTIVATIONS, activation_function=self.activation)
         check_shares(**{name: getattr(self, name) for name in DROPOUTS})
 
     @classmethod
-    def read(cls, config: dict) -> GPT2:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        check_flags(**{name: get(name) for name in ("add_cross_attention", "tie_word_embeddings")})
-        if get("add_cross_attention"):
-            raise ValueError("add_cross_attention is true; only decoder-only models are understood")
-        C, n_head = get("n_embd"), get("n_head")
+    def read(cls, config: dict[str, Any]) -> GPT2:
+        C, n_head, inner = config["n_embd"], config["n_head"], config["n_inner"]
         return cls(
-            family="gpt2", vocab_size=get("vocab_size"), n_layer=get("n_layer"), n_embd=C, n_head=n_head,
-            n_kv_head=n_head, head_dim=divide(n_embd=C, n_head=n_head), n_inner=get("n_inner", 4 * C),
-            context=get("n_positions"), tied=get("tie_word_embeddings"), activation=get("activation_function"),
-            **{name: get(name) for name in DROPOUTS},
+            family="gpt2", vocab_size=config["vocab_size"], n_layer=config["n_layer"], n_embd=C, n_head=n_head,
+            n_kv_head=n_head, head_dim=divide(n_embd=C, n_head=n_head), n_inner=4 * C if inner is None else inner,
+            context=config["n_positions"], tied=config["tie_word_embeddings"],
+            activation=config["activation_function"], **{name: config[name] for name in DROPOUTS},
         )  # fmt: skip
 
     def check(self, plan) -> None:
@@ -77,9 +65,6 @@ class GPT2(Decoder):
         out = norm("attn_norm", C, bias=True) + linear("qkv", 3 * C, C, bias=True) + linear("o", C, C, bias=True)
         out += norm("mlp_norm", C, bias=True)
         return tuple(out + linear("up", inner, C, bias=True) + linear("down", C, inner, bias=True))
-
-    def buffers(self) -> list[int]:
-        return []
 
     # ------------------------------------------------------------ forward
 
@@ -118,10 +103,7 @@ class GPT2(Decoder):
         return ops.dropout(y, self.resid_pdrop), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = layers(hidden, at + "down")
-        return ops.dropout(hidden, self.resid_pdrop)
+        return ops.dropout(super().mlp(layers, x, at), self.resid_pdrop)
 
 
 def _eager(q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[Value, Value]:

@@ -6,50 +6,35 @@ Every head's q, k and v lie together, so that its values keep all three alive. S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
-from minigpt.memory.families.architecture import Tensor, divide, linear, norm
-from minigpt.memory.families.decoder import Decoder, attend, cached, heads, joined, layer_norm, parted, rotated
-from minigpt.values import check_choice, check_flags, check_shares
+from minigpt.memory.families.architecture import Tensor, linear, norm
+from minigpt.memory.families.decoder import attend, cached, heads, layer_norm
+from minigpt.memory.families.rotary import Rotary, joined, parted, rotated
+from minigpt.values import check_flags, check_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoX(Decoder):
+class GPTNeoX(Rotary):
     attention_bias: bool = True
     parallel: bool = True  # attention and MLP both read the block's input
     rotary_factor: float = 0.25
     hidden_dropout: float = 0.0
-    activation: str = "gelu"
-
-    defaults: ClassVar[dict] = dict(
-        vocab_size=50432, hidden_size=6144, intermediate_size=24576, num_hidden_layers=44, num_attention_heads=64,
-        max_position_embeddings=2048, tie_word_embeddings=False, use_parallel_residual=True, attention_bias=True,
-        attention_dropout=0.0, hidden_dropout=0.0, hidden_act="gelu", rotary_pct=0.25,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(attention_bias=self.attention_bias, use_parallel_residual=self.parallel)
         check_shares(hidden_dropout=self.hidden_dropout, rotary_pct=self.rotary_factor)
-        check_choice(ACTIVATIONS, hidden_act=self.activation)
 
     @classmethod
-    def read(cls, config: dict) -> GPTNeoX:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        check_flags(tie_word_embeddings=get("tie_word_embeddings"))
-        C, n_head = get("hidden_size"), get("num_attention_heads")
-        rope = get("rope_scaling") or get("rope_parameters") or {}
-        return cls(
-            family="gpt_neox", vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=n_head,
-            n_kv_head=n_head, head_dim=divide(hidden_size=C, num_attention_heads=n_head),
-            n_inner=get("intermediate_size"), context=get("max_position_embeddings"), tied=get("tie_word_embeddings"),
-            attention_bias=get("attention_bias"), parallel=get("use_parallel_residual"),
-            rotary_factor=rope.get("partial_rotary_factor", get("rotary_pct")), activation=get("hidden_act"),
-            attention_dropout=get("attention_dropout"), hidden_dropout=get("hidden_dropout"),
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        return dict(
+            n_inner=config["intermediate_size"], attention_bias=config["attention_bias"],
+            parallel=config["use_parallel_residual"], rotary_factor=config["rotary_pct"],
+            hidden_dropout=config["hidden_dropout"],
         )  # fmt: skip
 
     @property
@@ -107,8 +92,3 @@ class GPTNeoX(Decoder):
         q_turned = joined(q_turned, q_rest)
         k_turned = joined(k_turned, k_rest)
         return q_turned, k_turned
-
-    def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        return layers(hidden, at + "down")

@@ -9,38 +9,31 @@ Left out: MXFP4, in which the published weights are; to train them, transformers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
-from minigpt.memory.families.decoder import FULL, SLIDING, cached, heads, merged, rms_norm_in_float32
+from minigpt.memory.families.decoder import cached, heads, merged, rms_norm_in_float32
 from minigpt.memory.families.experts import Experts
-from minigpt.memory.families.llama import Llama
-from minigpt.values import check_flags
+from minigpt.memory.families.rotary import FULL, SLIDING
 
 
 @dataclass(frozen=True, kw_only=True)
 class GptOss(Experts):
     masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
-    defaults: ClassVar[dict] = {
-        **Llama.defaults, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
-        "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-        "max_position_embeddings": 131072, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4,
-        "sliding_window": 128,
-    }  # fmt: skip
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        check_flags(attention_bias=get("attention_bias"))
-        n_layer = get("num_hidden_layers")
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        bias, n_layer = config["attention_bias"], config["num_hidden_layers"]
         return dict(
-            qkv_bias=get("attention_bias"), o_bias=get("attention_bias"), expert_inner=get("intermediate_size"),
-            n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
-            window=get("sliding_window"), layer_types=tuple(get("layer_types", ([SLIDING, FULL] * n_layer)[:n_layer])),
+            qkv_bias=bias, o_bias=bias, expert_inner=config["intermediate_size"], n_expert=config["num_local_experts"],
+            top_k=config["num_experts_per_tok"], window=config["sliding_window"],
+            layer_types=tuple(config["layer_types"] or ([SLIDING, FULL] * n_layer)[:n_layer]),
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -59,7 +52,7 @@ class GptOss(Experts):
 
     # ------------------------------------------------------------ forward
 
-    def masks(self, layers: Layers, embedded: Value) -> list[Value]:
+    def masks(self, layers: Layers, embedded: Value) -> Sequence[Value]:
         """Eager attention's, both, whatever the plan says."""
         B, T, _ = embedded.shape
         made = {kind: layers.tape.new((B, 1, T, T), embedded.dtype) for kind in self.masked}
@@ -79,12 +72,13 @@ class GptOss(Experts):
         hidden = ops.add(residual, hidden)
         residual = hidden
         hidden = self.norm(layers, hidden, at + "mlp_norm")
-        hidden, _other = self.mlp(layers, hidden, at)
+        hidden, _other = self.mixed(layers, hidden, at)
         return ops.add(residual, hidden)
 
     def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value
-    ) -> tuple[Value, Value]:
+        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
+    ) -> tuple[Value, Value | None]:
+        assert mask is not None  # see masks
         q, k, v = (heads(layers(hidden, at + name), self.head_dim) for name in "qkv")
         cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
@@ -92,7 +86,7 @@ class GptOss(Experts):
         y, weights = _eager(q, k, v, mask, layers[at + "sinks"], self.attention_dropout)
         return layers(y, at + "o"), weights
 
-    def mlp(self, layers: Layers, x: Value, at: str) -> tuple[Value, Value]:
+    def mixed(self, layers: Layers, x: Value, at: str) -> tuple[Value, Value]:
         B, T, C = x.shape
         x = views.view(x, -1, C)
         _logits, weights, chosen = self.route(layers, x, at + "router")
@@ -100,13 +94,12 @@ class GptOss(Experts):
         return views.view(x, B, T, C), weights
 
     def route(self, layers: Layers, x: Value, name: str) -> tuple[Value, Value, Value]:
-        logits = ops.linear(x, layers[name], layers[name + ".bias"])
+        logits = layers.plain(x, name)
         best, chosen = routing.topk(logits, self.top_k)
         return logits, ops.softmax(best), chosen
 
-    def grouped(self, x: Value, weight: Value, offsets: Value, bias: Value, fallback: bool) -> Value:
-        """Its matrices lie as (n_in, n_out)."""
-        return routing.add_in_place(routing.grouped_mm(x, weight, offsets, fallback), bias)
+    def upright(self, weight: Value) -> Value:
+        return weight
 
     def gated(self, x: Value) -> Value:
         """(up + 1) * gate * sigmoid(1.702 gate), each within bounds, gate and up in turn."""
@@ -121,7 +114,7 @@ def _rotated(x: Value, cos: Value, sin: Value) -> Value:
     first_half, second_half = views.split(x, [x.shape[-1] // 2] * 2)
     first = ops.subtract(ops.multiply(first_half, cos), ops.multiply(second_half, sin))
     second = ops.add(ops.multiply(second_half, cos), ops.multiply(first_half, sin))
-    return views.cat([first, second])
+    return ops.cat([first, second])
 
 
 def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value, dropout: float) -> tuple[Value, Value]:
@@ -130,7 +123,7 @@ def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value, dropout: flo
     weights = ops.scale(ops.matmul(q, views.transpose(keys, 2, 3)))
     weights = ops.add(weights, mask)
     sinks = views.expand(views.view(sinks, 1, -1, 1, 1), B, -1, T, -1)
-    combined = views.cat([weights, sinks])
+    combined = ops.cat([weights, sinks])
     combined = ops.subtract(combined, ops.largest_of_last(combined))
     shares = ops.softmax(combined)
     scores = views.narrow(shares, 3, T)

@@ -9,65 +9,38 @@ Parameters, with C the width, I the MLP's inner width, q = n_head * head_dim and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
-from minigpt.memory.families.architecture import Tensor, divide, linear, norm
-from minigpt.memory.families.decoder import SLIDING, Decoder, attend, cached, eager_attention, heads, rotate
-from minigpt.values import check_choice, check_counts, check_flags
-
-# Null says none, not the default.
-NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "q_lora_rank")
+from minigpt.memory.families.architecture import Tensor, linear, norm
+from minigpt.memory.families.decoder import attend, cached, eager_attention, heads
+from minigpt.memory.families.rotary import SLIDING, Rotary, rotate
+from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama(Decoder):
+class Llama(Rotary):
     """Also the parent of the families that differ from it in little."""
 
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    activation: str = "silu"
-
-    named_activation: ClassVar[str] = "hidden_act"
-
-    # transformers' defaults, for configurations that leave fields out (llama's first config.json did)
-    defaults: ClassVar[dict] = dict(
-        vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-        max_position_embeddings=2048, tie_word_embeddings=False,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(qkv_bias=self.qkv_bias, o_bias=self.o_bias, mlp_bias=self.mlp_bias)
-        check_choice(ACTIVATIONS, hidden_act=self.activation)
 
     @classmethod
-    def read(cls, config: dict) -> Llama:
-        given = {name: value for name, value in config.items() if value is not None or name in NULLABLE}
-        get = {**cls.defaults, **given}.get
-        C, n_head, head_dim = get("hidden_size"), get("num_attention_heads"), get("head_dim")
-        check_flags(tie_word_embeddings=get("tie_word_embeddings"))
-        check_counts(hidden_size=C, num_attention_heads=n_head)
-        if head_dim is None:
-            head_dim = divide(hidden_size=C, num_attention_heads=n_head)
-        return cls(
-            family=config["model_type"], vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C,
-            n_head=n_head, n_kv_head=get("num_key_value_heads", n_head), head_dim=head_dim,
-            n_inner=get("intermediate_size"), context=get("max_position_embeddings"),
-            tied=get("tie_word_embeddings"), attention_dropout=get("attention_dropout", 0.0),
-            activation=get(cls.named_activation, "silu"), **cls.read_more(get),
-        )  # fmt: skip
+    def sizes(cls, config: dict[str, Any]) -> dict[str, Any]:
+        return dict(**super().sizes(config), n_inner=config["intermediate_size"])
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        """The family's own fields, from ``get(name, default)`` of the configuration."""
-        bias, mlp_bias = get("attention_bias", False), get("mlp_bias", False)
-        check_flags(attention_bias=bias, mlp_bias=mlp_bias)
-        return dict(qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        bias = config["attention_bias"]
+        return dict(qkv_bias=bias, o_bias=bias, mlp_bias=config["mlp_bias"])
 
     # ------------------------------------------------------------ tensors
 
@@ -105,13 +78,16 @@ class Llama(Decoder):
         self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
     ) -> tuple[Value, Value | None]:
         """The output, and eager attention's weights, which transformers returns beside it."""
-        q = heads(layers(hidden, at + "q"), self.head_dim)
-        k = heads(layers(hidden, at + "k"), self.head_dim)
-        v = heads(layers(hidden, at + "v"), self.head_dim)
+        q, k, v = self.projected(layers, hidden, at)
         q, k = self.turned(q, k, cos, sin, at)
         k, v = cached(layers, k, v)
         y, weights = attend(layers, q, k, v, mask, self.attention_dropout, self.eager)
         return layers(y, at + "o"), weights
+
+    def projected(self, layers: Layers, hidden: Value, at: str) -> tuple[Value, Value, Value]:
+        """Queries, keys and values, (B, heads, T, D) each."""
+        q, k, v = (heads(layers(hidden, at + name), self.head_dim) for name in "qkv")
+        return q, k, v
 
     def eager(self, q: Value, k: Value, v: Value, mask: Value, dropout: float) -> tuple[Value, Value]:
         return eager_attention(q, k, v, mask, dropout)
@@ -129,7 +105,7 @@ class Llama(Decoder):
         return layers(product, at + "down")
 
 
-def windowed(get) -> dict:
+def windowed(config: dict[str, Any]) -> dict[str, Any]:
     """A window for every layer, or for none."""
-    window = get("sliding_window")
-    return dict(window=window, layer_types=(SLIDING,) * get("num_hidden_layers") if window is not None else ())
+    window = config["sliding_window"]
+    return dict(window=window, layer_types=(SLIDING,) * config["num_hidden_layers"] if window is not None else ())

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.layout import Shape
 from minigpt.memory.engine.tape import ITEMSIZE, Value
 
 CHUNKS = 8  # torchtune's num_output_chunks
@@ -58,7 +59,7 @@ def shifted_loss(layers: Layers, logits: Value, targets: Value) -> Value:
 
 
 def chunked(layers: Layers, hidden: Value, targets: Value) -> Value:
-    total = None
+    total: Value | None = None
     lengths = _lengths(hidden.shape[1])
     for piece, labels in zip(_pieces(hidden, lengths), _pieces(targets, lengths), strict=True):
         logits = layers(piece, "head")
@@ -67,6 +68,7 @@ def chunked(layers: Layers, hidden: Value, targets: Value) -> Value:
         else:
             total = ops.add(total, _piece_loss(logits, labels))
         del logits
+    assert total is not None  # there are CHUNKS pieces
     return ops.scale(total)
 
 
@@ -121,7 +123,7 @@ def _as(x: Value, dtype: str) -> Value:
     return x if x.dtype == dtype else x.storage.tape.new(x.shape, dtype)
 
 
-def _product(a: Value, b: Value, shape: tuple[int, int], dtype: str) -> Value:
+def _product(a: Value, b: Value, shape: Shape, dtype: str) -> Value:
     """A product under autocast, unrecorded: its factors' casts live as long as it takes."""
     casts = _as(a, dtype), _as(b, dtype)
     out = a.storage.tape.new(shape, dtype)

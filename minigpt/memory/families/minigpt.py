@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
@@ -17,8 +16,6 @@ from minigpt.memory.families.losses import shifted_loss, upcasted
 
 @dataclass(frozen=True, kw_only=True)
 class MiniGPT(Architecture):
-    rotary: ClassVar[bool] = False
-
     @classmethod
     def read(cls, config) -> MiniGPT:
         return cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.adapters import folded_row
@@ -11,7 +11,7 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.experts import Experts
-from minigpt.memory.families.llama import Llama, windowed
+from minigpt.memory.families.llama import windowed
 from minigpt.values import check_shares
 
 
@@ -19,20 +19,16 @@ from minigpt.values import check_shares
 class Mixtral(Experts):
     jitter: float = 0.0  # how much noise the experts' and the router's input is multiplied by
 
-    defaults: ClassVar[dict] = {
-        **Llama.defaults, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
-        "num_experts_per_tok": 2, "num_local_experts": 8, "router_jitter_noise": 0.0,
-    }  # fmt: skip
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(router_jitter_noise=self.jitter)
 
     @classmethod
-    def read_more(cls, get) -> dict:
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
         return dict(
-            n_expert=get("num_experts", get("num_local_experts")), top_k=get("num_experts_per_tok"),
-            expert_inner=get("intermediate_size"), normed=True, jitter=get("router_jitter_noise"), **windowed(get),
+            n_expert=config["num_local_experts"], top_k=config["num_experts_per_tok"],
+            expert_inner=config["intermediate_size"], normed=True, jitter=config["router_jitter_noise"],
+            **windowed(config),
         )  # fmt: skip
 
     def expert_tensors(self) -> list[Tensor]:

@@ -7,26 +7,22 @@ llama has not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import FULL, attend, cached, heads, rms_norm_in_float32, rotate
+from minigpt.memory.families.decoder import heads, rms_norm_in_float32
 from minigpt.memory.families.llama import Llama
-from minigpt.values import check_flags
+from minigpt.memory.families.rotary import FULL, rotate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Olmo2(Llama):
-    defaults: ClassVar[dict] = {**Llama.defaults, "vocab_size": 50304}
-
     @classmethod
-    def read_more(cls, get) -> dict:
-        bias = get("attention_bias", False)
-        check_flags(attention_bias=bias)
-        return dict(qkv_bias=bias, o_bias=bias)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        return dict(qkv_bias=config["attention_bias"], o_bias=config["attention_bias"])
 
     def attention_tensors(self) -> list[Tensor]:
         norms = norm("q_norm", self.n_head * self.head_dim) + norm("k_norm", self.n_kv_head * self.head_dim)
@@ -42,17 +38,11 @@ class Olmo2(Llama):
         hidden = self.norm(layers, hidden, at + "mlp_norm")
         return ops.add(residual, hidden)
 
-    def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
-    ) -> tuple[Value, Value | None]:
+    def projected(self, layers: Layers, hidden: Value, at: str) -> tuple[Value, Value, Value]:
         q = self.norm(layers, layers(hidden, at + "q"), at + "q_norm")
         k = self.norm(layers, layers(hidden, at + "k"), at + "k_norm")
         v = layers(hidden, at + "v")
-        q, k, v = heads(q, self.head_dim), heads(k, self.head_dim), heads(v, self.head_dim)
-        q, k = self.turned(q, k, cos, sin, at)
-        k, v = cached(layers, k, v)
-        y, weights = attend(layers, q, k, v, mask, self.attention_dropout)
-        return layers(y, at + "o"), weights
+        return heads(q, self.head_dim), heads(k, self.head_dim), heads(v, self.head_dim)
 
     def turned(self, q: Value, k: Value, cos: Value, sin: Value, at: str) -> tuple[Value, Value]:
         q_turned, k_turned = rotate(q, k, cos, sin)

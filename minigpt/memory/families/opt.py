@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
-from minigpt.memory.families.architecture import Tensor, divide, linear, norm
+from minigpt.memory.families.architecture import Tensor, linear, norm
 from minigpt.memory.families.decoder import Decoder, attend, cached, causal_mask, heads, require_gradient, run_block
-from minigpt.values import check_choice, check_counts, check_flags, check_shares
+from minigpt.values import check_counts, check_flags, check_shares
 
 UNUSED = 2  # rows of the table of positions
 PROJECTIONS = ("project_out", "project_in")  # between embeddings and blocks, in the order of the real model
@@ -30,41 +30,22 @@ class OPT(Decoder):
     bias: bool = True
     affine: bool = True  # the norms have weights and biases
     dropout: float = 0.0
-    activation: str = "relu"
 
-    rotary: ClassVar[bool] = False
-    defaults: ClassVar[dict] = dict(
-        vocab_size=50272, hidden_size=768, num_hidden_layers=12, ffn_dim=3072, max_position_embeddings=2048,
-        do_layer_norm_before=True, _remove_final_layer_norm=False, dropout=0.1, attention_dropout=0.0,
-        num_attention_heads=12, activation_function="relu", layerdrop=0.0, enable_bias=True,
-        layer_norm_elementwise_affine=True, tie_word_embeddings=True,
-    )  # fmt: skip
+    named_activation: ClassVar[str] = "activation_function"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(word_embed_proj_dim=self.n_embedded)
         check_flags(norm_first=self.norm_first, last_normed=self.last_normed, bias=self.bias, affine=self.affine)
         check_shares(dropout=self.dropout)
-        check_choice(ACTIVATIONS, activation_function=self.activation)
 
     @classmethod
-    def read(cls, config: dict) -> OPT:
-        get = {**cls.defaults, **{name: value for name, value in config.items() if value is not None}}.get
-        flags = (
-            "tie_word_embeddings", "do_layer_norm_before", "_remove_final_layer_norm", "enable_bias",
-            "layer_norm_elementwise_affine",
-        )  # fmt: skip
-        check_flags(**{name: get(name) for name in flags})
-        if get("layerdrop") != 0:
-            raise ValueError(f"layerdrop is {get('layerdrop')!r}; allowed: 0, as it leaves out layers by chance")
-        C, n_head, first = get("hidden_size"), get("num_attention_heads"), get("do_layer_norm_before")
-        return cls(
-            family="opt", vocab_size=get("vocab_size"), n_layer=get("num_hidden_layers"), n_embd=C, n_head=n_head,
-            n_kv_head=n_head, head_dim=divide(hidden_size=C, num_attention_heads=n_head), n_inner=get("ffn_dim"),
-            context=get("max_position_embeddings"), tied=get("tie_word_embeddings"), dropout=get("dropout"),
-            attention_dropout=get("attention_dropout"), n_embedded=get("word_embed_proj_dim", C), norm_first=first,
-            last_normed=first and not get("_remove_final_layer_norm"), bias=get("enable_bias"),
-            affine=get("layer_norm_elementwise_affine"), activation=get("activation_function"),
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        first, embedded = config["do_layer_norm_before"], config["word_embed_proj_dim"]
+        return dict(
+            n_inner=config["ffn_dim"], n_embedded=config["hidden_size"] if embedded is None else embedded,
+            norm_first=first, last_normed=first and not config["_remove_final_layer_norm"], bias=config["enable_bias"],
+            affine=config["layer_norm_elementwise_affine"], dropout=config["dropout"],
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -100,9 +81,6 @@ class OPT(Decoder):
     def _norm(self, name: str) -> list[Tensor]:
         return norm(name, self.n_embd, bias=True) if self.affine else []
 
-    def buffers(self) -> list[int]:
-        return []
-
     # ------------------------------------------------------------ forward
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
@@ -121,11 +99,12 @@ class OPT(Decoder):
         if self.projected:
             embedded = layers(embedded, PROJECTIONS[1])
         hidden = ops.add(embedded, position_embeds)
-        shared = dict(mask=mask, positions=positions)
+        layerdrop = None
         for i in range(self.n_layer):
             tape.block = f"block {i}"
             layerdrop = tape.new((), "float32")  # what chance would leave this layer out by
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", **shared), hidden)
+            block = partial(self.block, layers, at=f"blocks.{i}.", mask=mask, positions=positions)
+            hidden = run_block(layers, block, hidden)
         tape.block = "norm"
         if self.last_normed:
             hidden = self.norm(layers, hidden, "norm")

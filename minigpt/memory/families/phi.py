@@ -6,25 +6,15 @@ The attention's last matrix and the MLP's two are named o, up and down here; den
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import (
-    attend,
-    cached,
-    heads,
-    joined,
-    layer_norm,
-    parted,
-    require_gradient,
-    rope,
-    rotate,
-)
+from minigpt.memory.families.decoder import Decoder, attend, cached, layer_norm, require_gradient
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.families.rotary import joined, parted, rotate
 from minigpt.values import check_flags, check_shares
 
 
@@ -35,11 +25,6 @@ class Phi(Llama):
     resid_pdrop: float = 0.0
     embd_pdrop: float = 0.0
 
-    defaults: ClassVar[dict] = dict(
-        vocab_size=51200, hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, num_attention_heads=32,
-        max_position_embeddings=2048, tie_word_embeddings=False, hidden_act="gelu_new",
-    )  # fmt: skip
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(qk_layernorm=self.qk_norm)
@@ -49,11 +34,11 @@ class Phi(Llama):
             raise ValueError(f"partial_rotary_factor is {self.rotary_factor}; {text}")
 
     @classmethod
-    def read_more(cls, get) -> dict:
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
         return dict(
-            qkv_bias=True, o_bias=True, mlp_bias=True, qk_norm=get("qk_layernorm", False),
-            rotary_factor=rope(get, "partial_rotary_factor", 0.5), resid_pdrop=get("resid_pdrop", 0.0),
-            embd_pdrop=get("embd_pdrop", 0.0),
+            qkv_bias=True, o_bias=True, mlp_bias=True, qk_norm=config["qk_layernorm"],
+            rotary_factor=config["partial_rotary_factor"], resid_pdrop=config["resid_pdrop"],
+            embd_pdrop=config["embd_pdrop"],
         )  # fmt: skip
 
     def check(self, plan) -> None:
@@ -105,9 +90,7 @@ class Phi(Llama):
     def attention(
         self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
     ) -> tuple[Value, Value | None]:
-        q = heads(layers(hidden, at + "q"), self.head_dim)
-        k = heads(layers(hidden, at + "k"), self.head_dim)
-        v = heads(layers(hidden, at + "v"), self.head_dim)
+        q, k, v = self.projected(layers, hidden, at)
         if self.qk_norm:
             q = self.norm(layers, q, at + "q_norm")
             k = self.norm(layers, k, at + "k_norm")
@@ -121,6 +104,4 @@ class Phi(Llama):
         return layers(y, at + "o"), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        x = layers(x, at + "up")
-        x = ACTIVATIONS[self.activation](x)
-        return layers(x, at + "down")
+        return Decoder.mlp(self, layers, x, at)

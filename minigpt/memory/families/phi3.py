@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import attend, cached, heads, joined, parted, rope, rotated
+from minigpt.memory.families.decoder import attend, cached, heads
 from minigpt.memory.families.llama import Llama, windowed
-from minigpt.values import check_choice, check_counts, check_shares
-
-LONGROPE = ("longrope", "su", "yarn")  # the last two are older names of it
+from minigpt.memory.families.rotary import joined, parted, rotated
+from minigpt.values import check_counts, check_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +22,6 @@ class Phi3(Llama):
     longrope: int | None = None  # the longest sequence with the frequencies of the beginning
     resid_pdrop: float = 0.0
 
-    defaults: ClassVar[dict] = dict(
-        vocab_size=32064, hidden_size=3072, intermediate_size=8192, num_hidden_layers=32, num_attention_heads=32,
-        max_position_embeddings=4096, tie_word_embeddings=False,
-    )  # fmt: skip
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(partial_rotary_factor=self.rotary_factor, resid_pdrop=self.resid_pdrop)
@@ -35,12 +29,11 @@ class Phi3(Llama):
             check_counts(original_max_position_embeddings=self.longrope)
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        kind = rope(get, "rope_type", rope(get, "type", "default"))
-        check_choice(("default", *LONGROPE), rope_type=kind)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        longrope = config["rope_type"] != "default"
         return dict(
-            rotary_factor=rope(get, "partial_rotary_factor", 1.0), resid_pdrop=get("resid_pdrop", 0.0),
-            longrope=get("original_max_position_embeddings", 4096) if kind in LONGROPE else None, **windowed(get),
+            rotary_factor=config["partial_rotary_factor"], resid_pdrop=config["resid_pdrop"],
+            longrope=config["original_max_position_embeddings"] if longrope else None, **windowed(config),
         )  # fmt: skip
 
     @property

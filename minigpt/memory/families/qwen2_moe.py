@@ -6,17 +6,16 @@ peft's "all-linear" is here what it says: the shared expert and its gate get ada
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import FULL, SLIDING
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
-from minigpt.memory.families.qwen2 import Qwen2
-from minigpt.values import check_counts, check_flags
+from minigpt.memory.families.rotary import FULL, SLIDING
+from minigpt.values import check_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +24,18 @@ class Qwen2Moe(Experts):
 
     masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
-    defaults: ClassVar[dict] = {
-        **Qwen2.defaults, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
-        "num_attention_heads": 16, "num_key_value_heads": 16, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
-        "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": False,
-        "qkv_bias": True, "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
-    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(shared_inner=self.shared_inner)
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        check_flags(qkv_bias=get("qkv_bias"))
-        window = get("sliding_window") if get("use_sliding_window") else 0  # for which there is a mask, too
-        slides = [i % 2 == 0 and i < get("max_window_layers") and window != 0 for i in range(get("num_hidden_layers"))]
-        kinds = get("layer_types", [SLIDING if slide else FULL for slide in slides])
-        more = dict(qkv_bias=get("qkv_bias"), shared_inner=get("shared_expert_intermediate_size"))
-        return more | dict(window=window, layer_types=tuple(kinds)) | moe_fields(get)
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        window = config["sliding_window"] if config["use_sliding_window"] else 0  # for which there is a mask, too
+        first = 0 if window == 0 else config["max_window_layers"]
+        kinds = [SLIDING if i % 2 == 0 and i < first else FULL for i in range(config["num_hidden_layers"])]
+        own = dict(qkv_bias=config["qkv_bias"], shared_inner=config["shared_expert_intermediate_size"])
+        return own | dict(window=window, layer_types=tuple(config["layer_types"] or kinds)) | moe_fields(config)
 
     def check(self, plan) -> None:
         super().check(plan)

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigpt.memory.engine import views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, norm
-from minigpt.memory.families.decoder import attend, cached, heads
+from minigpt.memory.families.decoder import heads
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.families.qwen2 import Qwen2, windows
-from minigpt.values import check_flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3(Llama):
     masked: ClassVar[tuple[str, ...]] = Qwen2.masked
-    defaults: ClassVar[dict] = {**Qwen2.defaults, "head_dim": 128}
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        bias = get("attention_bias", False)
-        check_flags(attention_bias=bias)
-        return dict(qkv_bias=bias, o_bias=bias, **windows(get))
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        bias = config["attention_bias"]
+        return dict(qkv_bias=bias, o_bias=bias, **windows(config))
 
     def attention_tensors(self) -> list[Tensor]:
         return super().attention_tensors() + norm("q_norm", self.head_dim) + norm("k_norm", self.head_dim)
 
-    def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value | None
-    ) -> tuple[Value, Value | None]:
+    def projected(self, layers: Layers, hidden: Value, at: str) -> tuple[Value, Value, Value]:
         q = self._normed(layers, hidden, at + "q")
         k = self._normed(layers, hidden, at + "k")
         v = heads(layers(hidden, at + "v"), self.head_dim)
-        q, k = self.turned(q, k, cos, sin, at)
-        k, v = cached(layers, k, v)
-        y, weights = attend(layers, q, k, v, mask, self.attention_dropout)
-        return layers(y, at + "o"), weights
+        return q, k, v
 
     def _normed(self, layers: Layers, hidden: Value, name: str) -> Value:
         B, T, _ = hidden.shape

@@ -6,16 +6,15 @@ The MLP's matrices are named up and down here, c_fc and c_proj there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from minigpt.memory.engine import ops
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
-from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor, linear, norm
-from minigpt.memory.families.decoder import layer_norm
+from minigpt.memory.families.decoder import Decoder, layer_norm
 from minigpt.memory.families.llama import Llama, windowed
-from minigpt.values import check_flags, check_shares
+from minigpt.values import check_shares
 
 DROPOUTS = ("residual_dropout", "embedding_dropout")
 
@@ -25,22 +24,14 @@ class Starcoder2(Llama):
     residual_dropout: float = 0.0
     embedding_dropout: float = 0.0
 
-    defaults: ClassVar[dict] = {
-        **Llama.defaults, "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
-        "num_attention_heads": 24, "num_key_value_heads": 2, "max_position_embeddings": 4096, "use_bias": True,
-        "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
-    }  # fmt: skip
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(**{name: getattr(self, name) for name in DROPOUTS})
 
     @classmethod
-    def read_more(cls, get) -> dict:
-        bias = get("use_bias")
-        check_flags(use_bias=bias)
-        biases = dict(qkv_bias=bias, o_bias=bias, mlp_bias=bias)
-        return dict(**biases, **windowed(get), **{name: get(name, 0.0) for name in DROPOUTS})
+    def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        biases = dict.fromkeys(("qkv_bias", "o_bias", "mlp_bias"), config["use_bias"])
+        return dict(**biases, **windowed(config), **{name: config[name] for name in DROPOUTS})
 
     # ------------------------------------------------------------ tensors
 
@@ -68,7 +59,4 @@ class Starcoder2(Llama):
         return ops.dropout(y, self.residual_dropout), weights
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
-        hidden = layers(x, at + "up")
-        hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = layers(hidden, at + "down")
-        return ops.dropout(hidden, self.residual_dropout)
+        return ops.dropout(Decoder.mlp(self, layers, x, at), self.residual_dropout)

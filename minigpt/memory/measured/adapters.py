@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from minigpt.lora import inject
 from minigpt.memory.measured.models import base_dtype, half
 from minigpt.memory.measured.quantized import quantize
 from minigpt.memory.plan import TrainingPlan
 from minigpt.nf4 import quantize_model
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from minigpt.model import GPT
 
 # A word of the plan, and the ends of the names that modules have for it; beside them, a module's own last name, with
 # or without "_proj".
@@ -23,7 +32,7 @@ WORDS = {
 NARROW = 16  # a layer with fewer outputs is a gate, which peft adapts at any rank
 
 
-def adapt_minigpt(model: nn.Module, plan: TrainingPlan) -> nn.Module:
+def adapt_minigpt(model: GPT, plan: TrainingPlan) -> GPT:
     """MiniGPT with this package's adapters, on its own 4-bit layers if the plan says so."""
     only = {"quantization": "nf4", "modules_to_save": ""}
     for name, value in only.items():
@@ -39,7 +48,7 @@ def adapt_minigpt(model: nn.Module, plan: TrainingPlan) -> nn.Module:
     return model
 
 
-def adapt(model: nn.Module, plan: TrainingPlan) -> nn.Module:
+def adapt(model: PreTrainedModel, plan: TrainingPlan) -> PeftModel:
     """A Hugging Face model with peft's adapters, on bitsandbytes' layers if the plan says so."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
@@ -53,10 +62,10 @@ def adapt(model: nn.Module, plan: TrainingPlan) -> nn.Module:
         use_rslora=plan.variant == "rslora", use_dora=plan.variant == "dora", modules_to_save=_saved(model, plan),
     )  # fmt: skip
     quantized, same = plan.method == "qlora", plan.adapter_dtype == "same"
-    model = get_peft_model(model, adapters, autocast_adapter_dtype=quantized or not same)
+    adapted = get_peft_model(model, adapters, autocast_adapter_dtype=quantized or not same)
     if same:
-        _cast_adapters(model, plan)
-    return model
+        _cast_adapters(adapted, plan)
+    return adapted
 
 
 def _cast_adapters(model: nn.Module, plan: TrainingPlan) -> None:
@@ -71,7 +80,7 @@ def _cast_adapters(model: nn.Module, plan: TrainingPlan) -> None:
             parameter.data = parameter.data.to(base_dtype(plan))
 
 
-def _saved(model: nn.Module, plan: TrainingPlan) -> list[str] | None:
+def _saved(model: PreTrainedModel, plan: TrainingPlan) -> list[str] | None:
     """The names of the modules that are trained whole."""
     modules = {"embedding": model.get_input_embeddings(), "head": model.get_output_embeddings()}
     words = [word.strip() for word in plan.modules_to_save.split(",") if word.strip()]
@@ -115,7 +124,7 @@ def _shape(module: nn.Module) -> tuple[int, int] | None:
     """(out, in) of a linear layer; transformers' Conv1D is one too."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    return (module.nf, module.nx) if type(module).__name__ == "Conv1D" else None
+    return (module.nf, module.nx) if isinstance(module, Conv1D) else None
 
 
 def _word(name: str) -> tuple[str, str]:

@@ -81,7 +81,8 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
     if not is_number(timeout) or not timeout > 0:
         raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0")
     texts = {name: _encode(name, call) for name, call in calls.items()}
-    waiting, running, results = list(texts), {}, {}
+    waiting, results = list(texts), {}
+    running: dict[str, _Child] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -106,7 +107,8 @@ class _Child:
     """One running process, and the folder that it works in."""
 
     def __init__(self, name: str, timeout: float) -> None:
-        self.name, self.timeout, self.late, self.process = name, timeout, False, None
+        self.name, self.timeout, self.late = name, timeout, False
+        self.process: subprocess.Popen[bytes] | None = None
         self.folder = tempfile.TemporaryDirectory(prefix="apart-", ignore_cleanup_errors=True)
 
     def start(self, text: str) -> None:
@@ -125,7 +127,7 @@ class _Child:
 
     def ended(self) -> bool:
         self.late = time.monotonic() > self.deadline
-        return self.late or self.process.poll() is not None
+        return self.late or (self.process is not None and self.process.poll() is not None)
 
     def result(self):
         """What the function returned; call it after the end, once."""
@@ -140,6 +142,7 @@ class _Child:
                 raise RuntimeError(f"{self.name} failed: {content['error']}: {content['text']}{self._last_lines()}")
             if self.late:
                 raise TimeoutError(f"{self.name} was stopped after {self.timeout:g} seconds{self._last_lines()}")
+            assert self.process is not None  # it has been started, and has ended
             raise RuntimeError(f"{self.name} {_ending(self.process.returncode)}{self._last_lines()}")
         finally:
             self.close()

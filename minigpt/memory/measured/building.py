@@ -6,14 +6,22 @@ layers. Weights are random: memory does not depend on them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.adapters import adapt, adapt_minigpt
 from minigpt.memory.measured.fakes import make_fake
 from minigpt.memory.measured.models import base_model, checkpoint_blocks, configuration
 from minigpt.memory.plan import TrainingPlan
+from minigpt.model import GPT
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 
 def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
@@ -22,7 +30,7 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
     For "fake", ``fake_tensors`` must be active. Raises ValueError for a model or a plan that the libraries refuse.
     """
     if device == "fake":
-        with unset_fake_temporarily(), torch.device("meta"):
+        with at_rest(), unset_fake_temporarily(), torch.device("meta"):  # at rest: it imports what the model needs
             built = _build(model, plan)
         return make_fake(built).train()
     with torch.device(device):
@@ -31,9 +39,10 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
 
 def _build(model, plan: TrainingPlan) -> nn.Module:
     config = configuration(model)
-    built = base_model(config, plan)
+    built: GPT | PreTrainedModel | PeftModel
+    built = base = base_model(config, plan)
     if plan.method != "full":
-        built = adapt(built, plan) if hasattr(built, "get_output_embeddings") else adapt_minigpt(built, plan)
+        built = adapt_minigpt(base, plan) if isinstance(base, GPT) else adapt(base, plan)
     if plan.checkpointing == "full":
         checkpoint_blocks(built)
     return built

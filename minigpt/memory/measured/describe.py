@@ -8,6 +8,7 @@ import time
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.fakes import fake_tensors
+from minigpt.memory.measured.models import base_of
 from minigpt.memory.measured.step import DEVICES, measure_module
 from minigpt.memory.plan import TrainingPlan
 from minigpt.values import check_choice
@@ -21,7 +22,7 @@ def describe(model, plan: TrainingPlan, device: str = "fake") -> str:
         module = build(model, plan, device)
         step = measure_module(module, plan)
     seconds = time.perf_counter() - started
-    inner = module.get_base_model() if hasattr(module, "get_base_model") else module
+    inner = base_of(module)
     attention = getattr(inner.config, "_attn_implementation", plan.attention)
     parameters = sum(p.numel() for p in module.parameters())
     where = {"fake": "fake tensors, with a CPU's kernels", "cpu": "this CPU", "cuda": "this GPU"}[device]

@@ -4,12 +4,15 @@ A model is built on the meta device, outside the fake mode, because libraries mo
 while they build, which fake parameters do not survive. Then every tensor of it is replaced by a fake CPU one.
 
 transformers looks at values in a few places, and does something else where it knows that it sees fake tensors. It is
-told here what it would have found: whether a batch is padded or packed, and that no layer is dropped.
+told here what it would have found: whether a batch is padded or packed, and that no layer is dropped. Two operations of
+torch are told what their kernels do: experts' products of any dtype, and LayerNorm's statistics in 16 bits.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from minigpt.memory.collector import at_rest
 from minigpt.memory.plan import TrainingPlan
 
 STATE = ("absmax", "code", "offset")  # the tensors of bitsandbytes' record of a 4-bit weight
@@ -31,12 +35,13 @@ STATE = ("absmax", "code", "offset")  # the tensors of bitsandbytes' record of a
 @contextlib.contextmanager
 def fake_tensors(plan: TrainingPlan):
     """The mode, with transformers told what it cannot see. Raises ValueError for a model that reads other values."""
-    from transformers import masking_utils
+    with at_rest():
+        from transformers import masking_utils
 
     # What "all?" is answered with: of a mask, whether there is no padding; of positions, whether each follows the last.
     whole, consecutive = plan.sequences != "padded", plan.sequences != "packed"
     tracing, fast_all, every = masking_utils.is_tracing, masking_utils.fast_all, torch.all
-    rand, grouped_mm = torch.rand, F.grouped_mm
+    rand, grouped_mm, plain_layer_norm = torch.rand, F.grouped_mm, torch._refs.native_layer_norm
 
     def all_true(tensor, *rest, **options):
         found = every(tensor, *rest, **options)  # its tensor is made, as on values
@@ -56,13 +61,18 @@ def fake_tensors(plan: TrainingPlan):
             return grouped_mm(input, weight, offs=offs)
         return _GroupedProduct.apply(input, weight, offs)
 
-    answers = [
+    def layer_norm(input, shape, weight, *rest):  # a CPU's: what weights in float32 norm has statistics in float32
+        out, *statistics = plain_layer_norm(input, shape, weight, *rest)
+        return out, *(made if weight is None else made.to(weight.dtype) for made in statistics)
+
+    answers: list[tuple[object, str, Callable[..., object]]] = [
         (masking_utils, "is_tracing", lambda tensor=None: tracing()),
         (masking_utils, "fast_all", fast_all_true),
         (FakeTensor, "all", all_true),
         (torch, "all", all_true),
         (torch, "rand", rand_kept),
         (F, "grouped_mm", any_grouped_mm),
+        (torch._refs, "native_layer_norm", layer_norm),
     ]
     try:
         with FakeTensorMode(), contextlib.ExitStack() as told:
@@ -90,7 +100,8 @@ def make_fake(model: nn.Module) -> nn.Module:
 
     kept: list[torch.Tensor] = []
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
+        places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for tensors in places:
             for name, old in list(tensors.items()):
                 if isinstance(old, torch.Tensor) and not isinstance(old, FakeTensor):
                     tensors[name] = fake(old)
@@ -102,12 +113,13 @@ Params4bit = type("Params4bit", (FakeTensor,), {})  # peft asks for the name of 
 
 def _copy_scales(old: nn.Parameter, new: nn.Parameter, fake) -> None:
     """What bitsandbytes keeps beside a weight."""
-    if getattr(old, "SCB", None) is not None:
-        new.CB, new.SCB = new.data, fake(old.SCB)
+    if (scales := getattr(old, "SCB", None)) is not None:
+        vars(new).update(CB=new.data, SCB=fake(scales))
     state = getattr(old, "quant_state", None)
     if state is None:
         return
-    new.__class__, new.quant_state = Params4bit, state
+    new.__class__ = Params4bit
+    vars(new).update(quant_state=state)
     for record in (state, state.state2):
         for name in STATE:
             if isinstance(getattr(record, name, None), torch.Tensor):
@@ -119,14 +131,15 @@ class _GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows, weight, offs)
+        of_rows, of_weight, _ = ctx.needs_input_grad  # each takes the other, as in torch's own
+        ctx.save_for_backward(rows if of_weight else None, weight if of_rows else None, offs)
+        ctx.shapes = rows.shape, weight.shape
         return rows.new_empty(rows.shape[0], weight.shape[-1])
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        rows, weight, _ = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        return (torch.empty_like(rows) if needed[0] else None, torch.empty_like(weight) if needed[1] else None, None)
+        made = [gradient.new_empty(shape) if of else None for shape, of in zip(ctx.shapes, ctx.needs_input_grad)]
+        return *made, None
 
 
 class AllTrue(TorchDispatchMode):

@@ -48,7 +48,7 @@ def holders(tensor: object) -> tuple[int, int, int] | None:
     if not isinstance(tensor, torch.Tensor):
         return None
     return (
-        tensor._use_count(),
+        tensor._use_count(),  # type: ignore[attr-defined]  # torch's stub leaves it out
         torch._C._storage_Use_Count(tensor.untyped_storage()._cdata),
         sys.getrefcount(tensor),
     )
@@ -85,5 +85,7 @@ class _Probe(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         if func is ADD and torch._C._current_graph_task_id() != -1:
-            self.found.append(holders(args[0]))
+            held = holders(args[0])
+            if held is not None:
+                self.found.append(held)
         return out

@@ -25,11 +25,12 @@ TILE_TOKENS, TILE_WORDS = 4096, 32768  # trl's TOKEN_CHUNK_SIZE and _CHUNKED_LOG
 
 def chunked(hidden: Tensor, head: nn.Module, targets: Tensor) -> Tensor:
     """``hidden`` (B, T, C), ``targets`` (B, T), shifted already, as torchtune's recipes do it beforehand."""
-    total = 0.0
+    total: Tensor | float = 0.0
     for piece, labels in zip(hidden.tensor_split(CHUNKS, dim=1), targets.tensor_split(CHUNKS, dim=1), strict=True):
         logits = head(piece)
         total = total + F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
         del logits
+    assert isinstance(total, Tensor)  # there are CHUNKS pieces
     return total / targets.numel()
 
 

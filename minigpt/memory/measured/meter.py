@@ -16,8 +16,12 @@ On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,13 +33,22 @@ from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_referenc
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 
 
+class Optimizer(Protocol):
+    """What the meter asks of an optimizer: its tensors, by parameter and name."""
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, dict[str, Any]]: ...
+
+
 class _Storage:
     """A live storage: its size, its standing bucket (None until it has one), how often it is saved."""
 
     __slots__ = ("ref", "nbytes", "bucket", "saved", "frozen")
 
     def __init__(self, nbytes: int) -> None:
-        self.ref, self.nbytes, self.bucket, self.saved, self.frozen = None, nbytes, None, 0, False
+        self.ref: weakref.ref[torch.UntypedStorage] | None = None
+        self.bucket: int | None = None
+        self.nbytes, self.saved, self.frozen = nbytes, 0, False
 
 
 class _Saved:
@@ -63,11 +76,16 @@ class CudaReading:
 
 
 def _scales(module: torch.nn.Module) -> list[torch.Tensor]:
-    """What bitsandbytes keeps beside a layer's weight: scales, and tables to read 4-bit codes with."""
-    records = [module, *module.parameters(recurse=False), getattr(module, "state", None)]
-    records += [getattr(record, "quant_state", None) for record in records]
-    records += [getattr(record, "state2", None) for record in records]
-    named = [getattr(record, name, None) for record in records for name in ("absmax", "code", "offset", "SCB")]
+    """What bitsandbytes keeps beside a layer's weight, in records of its own: scales, and tables to read codes with."""
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None:  # then no layer is its
+        return []
+    found = [getattr(holder, "quant_state", None) for holder in (module, *module.parameters(recurse=False))]
+    states = [state for state in found if isinstance(state, bitsandbytes.functional.QuantState)]
+    states += [state.state2 for state in states if state.nested]
+    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+    if isinstance(module, bitsandbytes.nn.Linear8bitLt):
+        named += [getattr(holder, "SCB", None) for holder in (module.weight, module.state)]
     return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
 
 
@@ -88,7 +106,7 @@ class MemoryMeter(TorchDispatchMode):
     def __init__(
         self,
         model: torch.nn.Module | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer | None = None,
         inputs: tuple[torch.Tensor, ...] = (),
     ) -> None:
         super().__init__()
@@ -126,14 +144,10 @@ class MemoryMeter(TorchDispatchMode):
             return out
         if isinstance(out, torch.Tensor):
             self._see(out)
-        elif out is not None:
-            for leaf in out if type(out) in (tuple, list) else tree_leaves(out):
+        elif isinstance(out, (tuple, list)):  # anything else is a number, a dtype or a device
+            for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
                     self._see(leaf)
-                elif type(leaf) in (tuple, list):
-                    for tensor in tree_leaves(leaf):
-                        if isinstance(tensor, torch.Tensor):
-                            self._see(tensor)
         return out
 
     def _see(self, tensor: torch.Tensor) -> _Storage:
@@ -143,7 +157,7 @@ class MemoryMeter(TorchDispatchMode):
         if storage is None:
             nbytes = self._size(tensor, untyped)
             storage = _Storage(nbytes)
-            self._follow(untyped, storage)
+            self._watch(storage, untyped)
             self._change(storage, nbytes)
         elif storage.nbytes != untyped.nbytes() and storage.nbytes != self._size(tensor, untyped):  # resized
             change = self._size(tensor, untyped) - storage.nbytes
@@ -151,11 +165,11 @@ class MemoryMeter(TorchDispatchMode):
             self._change(storage, change)
         return storage
 
-    def _follow(self, untyped: torch.UntypedStorage, storage: _Storage) -> None:
-        """Know torch's storage by its address, and hear of its death."""
+    def _watch(self, storage: _Storage, untyped: torch.UntypedStorage) -> None:
+        """``storage`` is that of torch's ``untyped``, and dies with it."""
         address = untyped._cdata
         self._storages[address] = storage
-        storage.ref = weakref.ref(untyped, lambda _: self._die(address))
+        storage.ref = weakref.ref(untyped, partial(self._die, address))
 
     def _size(self, tensor: torch.Tensor, untyped: torch.UntypedStorage) -> int:
         if tensor.device.type == "meta":
@@ -170,16 +184,17 @@ class MemoryMeter(TorchDispatchMode):
             self.peak, self._peak_event = self.live, len(self._events)
             self._peak_at = (self.phase, self._operation)
 
-    def _die(self, address: int) -> None:
+    def _die(self, address: int, _ref: object) -> None:
         storage = self._storages.pop(address, None)
         if storage is not None:
             self._change(storage, -storage.nbytes)
 
     def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Go on with ``new`` as the storage of ``old``, which dies at once: without the meter that is written to."""
-        storage = self._see(old)
+        """Book ``new`` as the storage of ``old``, which without the meter is written in place."""
+        storage, untyped = self._see(old), new.untyped_storage()
         del self._storages[old.untyped_storage()._cdata]
-        self._follow(new.untyped_storage(), storage)
+        self._watch(storage, untyped)
+        self._see(new)  # if it has another size
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage = self._see(tensor)

@@ -10,12 +10,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minigpt.memory.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from minigpt.model import GPT
 
 HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "ImageTextToText")  # transformers' AutoModelFor..., as they are tried
 POSITIONS = {"position_embedding", "position_embeddings", "embed_positions", "wpe", "positions_embed"}
@@ -65,7 +72,7 @@ def _model_types():
     return CONFIG_MAPPING
 
 
-def base_model(config, plan: TrainingPlan) -> nn.Module:
+def base_model(config, plan: TrainingPlan) -> GPT | PreTrainedModel:
     """The model in the plan's precision and attention, on the default device. ``config`` is from ``configuration``."""
     from minigpt.model import GPT, GPTConfig
 
@@ -97,12 +104,18 @@ def _head(config):
     return (named or autos)[0]
 
 
+def base_of(module: nn.Module) -> nn.Module:
+    """The model itself, also where peft has wrapped it."""
+    base = getattr(module, "get_base_model", None)
+    return module if base is None else base()
+
+
 def vocabulary(config) -> int:
     """How many tokens there are; a model of images and text keeps it in a part of its configuration."""
     return (config.get_text_config() if hasattr(config, "get_text_config") else config).vocab_size
 
 
-def _check_context(model: nn.Module, plan: TrainingPlan) -> None:
+def _check_context(model: GPT | PreTrainedModel, plan: TrainingPlan) -> None:
     """Raise ValueError for a sequence beyond a table of positions; rotary ones run on all the same."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     context = next((value for name in CONTEXTS if isinstance(value := getattr(config, name, None), int)), None)
@@ -113,9 +126,11 @@ def _check_context(model: nn.Module, plan: TrainingPlan) -> None:
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {context}, and learned")
 
 
-def checkpoint_blocks(model: nn.Module) -> None:
+def checkpoint_blocks(model: GPT | PreTrainedModel | PeftModel) -> None:
     """Every block runs under torch.utils.checkpoint, without reentrant autograd: transformers' default too."""
-    if hasattr(model, "gradient_checkpointing_enable"):
+    from minigpt.model import GPT
+
+    if not isinstance(model, GPT):
         model.gradient_checkpointing_enable()
         return
     for block in model.blocks:

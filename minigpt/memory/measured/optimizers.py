@@ -7,6 +7,8 @@ adafactor                           transformers.optimization.Adafactor, as ``op
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
@@ -17,7 +19,7 @@ from minigpt.precision import KahanAdamW, adamw
 LR = 1e-4
 
 
-def make_optimizer(module: nn.Module, plan: TrainingPlan):
+def make_optimizer(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer | InBackward:
     """The plan's optimizer over the parameters that take a gradient; with ``optimizer_in_backward`` one for each."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if plan.optimizer_in_backward:
@@ -30,8 +32,8 @@ def make_optimizer(module: nn.Module, plan: TrainingPlan):
 
 
 def _make(trained: list[nn.Parameter], plan: TrainingPlan) -> torch.optim.Optimizer:
-    loop = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
-    loop = loop[plan.optimizer_loop]
+    loops = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
+    loop = loops[plan.optimizer_loop]
     kind = plan.optimizer
     if kind == "adamw":
         return adamw(trained, plan.precision, lr=LR, **loop)
@@ -72,7 +74,7 @@ class InBackward:
         self._hooks: list = []
 
     @property
-    def state(self) -> dict:
+    def state(self) -> dict[torch.Tensor, dict[str, Any]]:
         return {p: state for optimizer in self.optimizers.values() for p, state in optimizer.state.items()}
 
     def attach(self) -> None:
@@ -101,7 +103,9 @@ class InBackward:
             optimizer.load_state_dict(part)
 
 
-def resumed(module: nn.Module, optimizer, plan: TrainingPlan):
+def resumed(
+    module: nn.Module, optimizer: torch.optim.Optimizer | InBackward, plan: TrainingPlan
+) -> torch.optim.Optimizer | InBackward:
     """A new optimizer that has loaded the old one's state, as a script that resumes does; the loaded file is let go.
 
     Raises ValueError for bitsandbytes' optimizers on fake tensors: they copy what they load, value by value.

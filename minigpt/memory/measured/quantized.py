@@ -9,19 +9,26 @@ get tensors of the shapes that bitsandbytes makes, since it cannot quantize what
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from minigpt.memory.measured.models import half
 from minigpt.memory.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
 
 OUTLIERS = 6.0  # transformers' llm_int8_threshold
 BLOCK, BLOCK2 = 64, 256  # weights that share a scale, and scales that share one
 
 
-def quantize(model: nn.Module, plan: TrainingPlan) -> None:
+def quantize(model: PreTrainedModel, plan: TrainingPlan) -> None:
     """Every linear layer but the head in the plan's format. Raises ValueError for a format that is not built here."""
+    from transformers.pytorch_utils import Conv1D  # here, because importing transformers takes a second
+
     if plan.quantization not in ("nf4", "int8"):
         raise ValueError(f"quantization is {plan.quantization!r}, which is not measured: allowed: nf4, int8")
     make = _four_bit if plan.quantization == "nf4" else _eight_bit
@@ -46,18 +53,23 @@ def _as_linear(layer: Conv1D) -> nn.Linear:
 def _four_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
     from bitsandbytes.nn import Linear4bit, Params4bit
 
-    options = dict(quant_type="nf4", compress_statistics=plan.double_quantization)
+    double = plan.double_quantization
     layer = Linear4bit(
-        linear.in_features, linear.out_features, linear.bias is not None, half(plan), device="meta", **options
-    )
+        linear.in_features, linear.out_features, linear.bias is not None, half(plan), compress_statistics=double,
+        quant_type="nf4", device="meta",
+    )  # fmt: skip
     layer.bias = linear.bias
     if linear.weight.is_meta:
         packed = _empty(-(-linear.weight.numel() // 2), 1, dtype=torch.uint8)
         state = _state(linear.weight, plan)
-        layer.weight = Params4bit(packed, False, quant_state=state, bnb_quantized=True, module=layer, **options)
+        layer.weight = Params4bit(
+            packed, False, state, compress_statistics=double, quant_type="nf4", module=layer, bnb_quantized=True
+        )
     else:
-        weight = Params4bit(linear.weight.data, requires_grad=False, module=layer, **options)
-        layer.weight = weight.to(linear.weight.device)
+        weight = Params4bit(
+            linear.weight.data, requires_grad=False, compress_statistics=double, quant_type="nf4", module=layer
+        )
+        layer.weight = weight.to(linear.weight.device)  # type: ignore[misc]  # bitsandbytes types self as any T
     return layer
 
 
@@ -86,7 +98,7 @@ def _eight_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
         layer.weight = Int8Params(codes, False, CB=codes, SCB=_empty(linear.out_features))
     else:
         weight = Int8Params(linear.weight.data, requires_grad=False, has_fp16_weights=False)
-        layer.weight = weight.to(linear.weight.device)
+        layer.weight = weight.to(linear.weight.device)  # type: ignore[misc]  # as above
     return layer
 
 

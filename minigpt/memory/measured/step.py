@@ -20,7 +20,7 @@ from minigpt.memory.buckets import StepMemory
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.meter import MemoryMeter
-from minigpt.memory.measured.models import half, vocabulary
+from minigpt.memory.measured.models import base_of, half, vocabulary
 from minigpt.memory.measured.optimizers import InBackward, make_optimizer, resumed
 from minigpt.memory.plan import TrainingPlan
 from minigpt.values import check_choice
@@ -101,6 +101,7 @@ def training_step(module, optimizer, batch: Batch, plan: TrainingPlan, mark=lamb
         optimizer.zero_grad(set_to_none=False)
     if isinstance(optimizer, InBackward):
         optimizer.attach()
+    held: object = None
     for i in range(plan.accumulation):
         mark("forward")
         enabled = plan.autocast or plan.regime.autocast is not None
@@ -173,12 +174,15 @@ def _shifted(logits: Tensor, targets: Tensor, plan: TrainingPlan) -> Tensor:
 
 def _headless_loss(module, batch: Batch, plan: TrainingPlan, inputs: dict):
     """A loss that takes the output head apart: the model without its head, then one of ``losses``."""
+    from transformers import PreTrainedModel
+
     from minigpt.memory.measured import losses
 
-    model = module.get_base_model() if hasattr(module, "get_base_model") else module
-    head = model.get_output_embeddings()
-    biased = plan.loss != "chunked" and getattr(head, "bias", None) is not None  # which the kernels do not take here
-    if model.base_model is model or head is None or biased:
+    model = base_of(module)
+    head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
+    # torchtune's pieces go through the head itself, with its bias.
+    plain = head is not None and (plan.loss == "chunked" or getattr(head, "bias", None) is None)
+    if not isinstance(model, PreTrainedModel) or model.base_model is model or not plain:
         raise ValueError(f"loss is {plan.loss!r}; this model has no output head, without bias, to take apart")
     if plan.logits_to_keep:
         raise ValueError(f"logits_to_keep is {plan.logits_to_keep}; with loss {plan.loss!r} it must be 0")
@@ -189,5 +193,4 @@ def _headless_loss(module, batch: Batch, plan: TrainingPlan, inputs: dict):
 
 def _parameters(module: nn.Module) -> set[str]:
     """The names that the model's own forward takes."""
-    module = module.get_base_model() if hasattr(module, "get_base_model") else module
-    return set(inspect.signature(type(module).forward).parameters)
+    return set(inspect.signature(type(base_of(module)).forward).parameters)

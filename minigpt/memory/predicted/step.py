@@ -17,11 +17,11 @@ kilobytes that position bookkeeping allocates. Pure Python: this imports no torc
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import TypeVar
 
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import GRADIENTS, WEIGHTS, Storage, Tape
 from minigpt.memory.families import Architecture
@@ -40,24 +40,11 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
     return run(model, plan, Tape.result)
 
 
+@at_rest()
 def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
-    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive.
-
-    Python's cycle collector rests meanwhile: reference counts do the work, and its rounds would take a fifth of it.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return _run(model, plan, finish)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
+    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
-    architecture.check_covered(plan)
     architecture.check(plan)
     _refuse(architecture, plan)
     card = GPUS[plan.card] if plan.card else None

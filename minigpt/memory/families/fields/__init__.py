@@ -1,11 +1,12 @@
 """The whitelist: every field of a configuration file is used, known to be without effect on memory, or refused.
 
-    used             memory depends on it: ``check_fields`` returns it, or transformers' default if it is not there
+    used             memory depends on it: its value, or transformers' default if it is not there; a flag stays a flag
     only             covered for the listed values; any other is refused by name
     without effect   names, token ids, epsilons, what generation reads: any value is accepted
     unknown          refused by name, unless it is null, which transformers reads as not set
 
-One table for each group of families; what all share stands once, in ``shared``. Pure Python: this imports no torch.
+``check_fields`` returns the first two, which is what a family reads: no default stands anywhere else. One table for
+each group of families; what all share stands once, in ``shared``. Pure Python: this imports no torch.
 
 Left out: whether a size is a sensible number, and what a null means where transformers allows it
 (``num_key_value_heads``: as many as query heads): that is the family's.
@@ -13,19 +14,23 @@ Left out: whether a size is a sensible number, and what a null means where trans
 
 from __future__ import annotations
 
+from typing import Any
+
 from minigpt.memory.families.fields.experts import EXPERTS
 from minigpt.memory.families.fields.layer_norms import LAYER_NORMS
 from minigpt.memory.families.fields.llamas import LLAMAS
 from minigpt.memory.families.fields.shared import COMMON_ONLY, COMMON_WITHOUT_EFFECT, HARMLESS_PREFIXES, Fields
+from minigpt.values import check_flags
 
 FIELDS: dict[str, Fields] = {**LLAMAS, **EXPERTS, **LAYER_NORMS}
 ROPE = ("rope_parameters", "rope_scaling")  # dictionaries of rotary parameters: today's name and the older one
 
 
-def check_fields(model_type: str, config: dict) -> dict:
-    """The used fields of ``config``, the contents of a config.json, completed with transformers' defaults.
+def check_fields(model_type: str, config: dict[str, Any]) -> dict[str, Any]:
+    """What a family reads: the contents of a config.json, checked, and completed with transformers' defaults.
 
-    Raises ValueError, naming the field and its value, for one that the family has not, or whose value is not covered.
+    Aliases are gone, and so is what has no effect. Raises ValueError, naming the field and its value, for one that the
+    family has not, or whose value is not covered.
     """
     if model_type not in FIELDS:
         raise ValueError(f"model_type is {model_type!r}; allowed: {', '.join(FIELDS)}")
@@ -34,7 +39,7 @@ def check_fields(model_type: str, config: dict) -> dict:
     if "partial_rotary_factor" in fields.used:
         del only["partial_rotary_factor"]
     values = {**{name: allowed[0] for name, allowed in only.items()}, **fields.used}
-    given = _rotary(config, only["rope_type"]) if fields.rotary else config
+    given = _rotary(config, only["rope_type"], fields.rotary_part) if fields.rotary else config
     for name, value in sorted(given.items(), key=lambda item: item[0] in fields.aliases):  # aliases overwrite
         name = fields.aliases.get(name, name)
         if name in values:
@@ -44,15 +49,16 @@ def check_fields(model_type: str, config: dict) -> dict:
     for name, allowed in only.items():
         if not any(values[name] == one and isinstance(values[name], bool) == isinstance(one, bool) for one in allowed):
             raise ValueError(f"{name} is {values[name]!r}; allowed: {', '.join(map(str, allowed))}")
-    return {name: values[name] for name in fields.used}
+    check_flags(**{name: values[name] for name, default in fields.used.items() if isinstance(default, bool)})
+    return {"model_type": model_type, **values}
 
 
 def _without_effect(name: str, fields: Fields) -> bool:
     return name in COMMON_WITHOUT_EFFECT or name in fields.without_effect or name.startswith(HARMLESS_PREFIXES)
 
 
-def _rotary(config: dict, types: tuple) -> dict:
-    """``config`` with its dictionaries of rotary parameters reduced to ``rope_type`` and ``partial_rotary_factor``."""
+def _rotary(config: dict[str, Any], types: tuple, part_of_head: str) -> dict[str, Any]:
+    """``config`` with its dictionaries of rotary parameters reduced to ``rope_type`` and the part of a head."""
     plain = {name: value for name, value in config.items() if name not in ROPE}
     for name in ROPE:
         given = config.get(name)
@@ -67,5 +73,5 @@ def _rotary(config: dict, types: tuple) -> dict:
                 raise ValueError(f"rope_type is {kind!r}; allowed: {', '.join(types)}")
             plain["rope_type"] = kind
             if part.get("partial_rotary_factor") is not None:
-                plain["partial_rotary_factor"] = part["partial_rotary_factor"]
+                plain[part_of_head] = part["partial_rotary_factor"]
     return plain

@@ -30,11 +30,11 @@ LAYER_NORMS = {
         used=dict(
             vocab_size=50432, hidden_size=6144, intermediate_size=24576, num_hidden_layers=44, num_attention_heads=64,
             max_position_embeddings=2048, tie_word_embeddings=False, use_parallel_residual=True, attention_bias=True,
-            partial_rotary_factor=0.25, hidden_act="gelu", attention_dropout=0.0, hidden_dropout=0.0,
+            rotary_pct=0.25, hidden_act="gelu", attention_dropout=0.0, hidden_dropout=0.0,
         ),
         only={"hidden_act": activations("gelu")},
         without_effect=ROTARY | names("layer_norm_eps classifier_dropout rotary_emb_base"),
-        aliases={"rotary_pct": "partial_rotary_factor"},
+        rotary_part="rotary_pct",
     ),
     "falcon": Fields(
         used=dict(

@@ -7,6 +7,7 @@ every name and default, and measures that what is listed as without effect has n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from minigpt.memory.families.activations import ACTIVATIONS
 
@@ -20,13 +21,15 @@ class Fields:
     ``without_effect``: names that memory of a training step does not depend on.
     ``aliases``: other names that transformers reads a field by.
     ``rotary``: whether positions are rotary, so that the file may hold ``rope_parameters`` or ``rope_scaling``.
+    ``rotary_part``: the field that says how much of a head is rotated, where those dictionaries do not.
     """
 
-    used: dict[str, object]
+    used: dict[str, Any]
     only: dict[str, tuple] = field(default_factory=dict)
     without_effect: frozenset[str] = frozenset()
     aliases: dict[str, str] = field(default_factory=dict)
     rotary: bool = True
+    rotary_part: str = "partial_rotary_factor"
 
 
 def names(text: str) -> frozenset[str]:
@@ -71,7 +74,7 @@ COMMON_ONLY = {
     "output_attentions": (False, None),
     "output_hidden_states": (False, None),  # every block's output would be kept
     "return_dict": (True, None),
-    "partial_rotary_factor": (1.0, None),  # phi, phi3 and gpt_neox use it
+    "partial_rotary_factor": (1.0, None),  # phi and phi3 use it
     # How frequencies are scaled: other values of one vector. dynamic and longrope make a new one as the model runs.
     "rope_type": ("default", "linear", "llama3", "yarn"),
     "per_layer_config": (None,),
