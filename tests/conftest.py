@@ -43,9 +43,9 @@ def hermetic_jupyter(tmp_path_factory):
 @pytest.fixture(scope="module")
 def quick_and_quiet():
     """The fuzzer's own switches of torch and transformers, put back afterwards: many small steps take half the time."""
-    from tools import fuzz
+    from tools.fuzz_case import quick_and_quiet
 
-    with fuzz.quick_and_quiet():
+    with quick_and_quiet():
         yield
 
 

@@ -17,7 +17,7 @@ from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.checkpointing import checkpoint
 from minigpt.memory.engine.tape import ITEMSIZE, OPTIMIZER, WEIGHTS, Leaf, Tape, Value
 from minigpt.memory.measured.meter import MemoryMeter
-from tools.fuzz import quantities
+from tools.fuzz_case import quantities
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ BUILT = {name: MODELS[name] for name in MIXTURES}
 SMALL = {  # with few tokens to choose from, the peak is inside a block
     "qwen3-moe, normed": dict(MODELS["qwen3-moe"], vocab_size=16, norm_topk_prob=True, num_experts_per_tok=3),
     "mixtral, one of eight": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_key_value_heads=1),
+    "mixtral, one of one": dict(MODELS["mixtral"], vocab_size=16, num_experts_per_tok=1, num_local_experts=1),
     "gpt-oss": dict(MODELS["gpt-oss"], vocab_size=16),
+    "deepseek-v3": dict(MODELS["deepseek-v3"], vocab_size=16),
+    "deepseek-v3, narrow values": dict(MODELS["deepseek-v3-narrow-values"], vocab_size=16),
     "qwen2-moe, normed": dict(MODELS["qwen2-moe"], vocab_size=16, norm_topk_prob=True, qkv_bias=False),
 }  # fmt: skip
 PLANS = {
@@ -31,7 +34,7 @@ PLANS = {
     "padded": dict(precision="bf16", sequences="padded"),
     "one token": dict(batch=1, seq_len=1),
     "lora": dict(method="lora", precision="bf16"),
-    "lora on attention": dict(method="lora", targets="q,v", checkpointing="full"),
+    "lora on attention": dict(method="lora", targets="o", checkpointing="full"),
     "lora, scaled": dict(method="lora", rank=16, batch=1, seq_len=8),
     "lora, autocast": dict(method="lora", precision="bf16-autocast", checkpointing="full"),
     "rslora": dict(method="lora", variant="rslora", precision="bf16", adapter_dtype="same"),
@@ -110,11 +113,16 @@ def test_tensors_stand_in_the_models_order(config):
     assert ours == [tuple(p.shape) for p in build(config, TrainingPlan(attention="eager")).parameters()]
 
 
-@pytest.mark.parametrize("targets", ["all-linear", "q,v"])
+@pytest.mark.parametrize("targets", ["all-linear", "all-linear,head", "o", "gate,up,o", "down"])
 @pytest.mark.parametrize("config", BUILT.values(), ids=list(BUILT))
 def test_adapters_are_pefts(config, targets):
     """Also where "all-linear" is what it was before transformers 5: experts and router, and no layer without them."""
     plan = TrainingPlan(method="lora", targets=targets)
+    named = {tensor.name.split(".")[-1] for tensor in Architecture.of(config).tensors() if tensor.kind == "linear"}
+    if not set(targets.split(",")) <= named | {"all-linear", "head"}:
+        with pytest.raises(ValueError, match="targets has '(gate, up|down)'; allowed: all-linear, or some of"):
+            plan.target_names(Architecture.of(config))
+        return
     ours = [value.shape for value in Layers(Tape(), Architecture.of(config), plan).trained]
     assert ours == [tuple(p.shape) for p in build(config, plan).parameters() if p.requires_grad]
 
@@ -135,10 +143,19 @@ def test_lora_on_experts_holds_a_second_copy_of_them():
         ("qwen3-moe", dict(num_experts_per_tok=9), "top_k is 9; it must be at most 8"),
         ("qwen3-moe", dict(mlp_only_layers="0"), "mlp_only_layers is '0'; it must be a list"),
         ("qwen3-moe", dict(decoder_sparse_step=0), "decoder_sparse_step is 0"),
-        ("qwen3-moe", dict(use_sliding_window=True), "use_sliding_window is True; allowed: False"),
-        ("qwen2-moe", dict(layer_types=["sliding_attention"] * 3), "layer_types has 'sliding_attention'"),
+        (
+            "qwen2-moe",
+            dict(use_sliding_window=True, sliding_window=None),
+            "sliding_window is None; layers with sliding",
+        ),
+        ("deepseek-v3", dict(num_key_value_heads=2), "num_key_value_heads is 2; it must be num_attention_heads"),
+        ("deepseek-v3", dict(qk_rope_head_dim=5), "qk_rope_head_dim is 5; it must be even"),
+        ("deepseek-v3", dict(n_group=3), "n_group is 3; it must divide n_routed_experts into groups of two or more"),
+        ("deepseek-v3", dict(n_group=8), "n_group is 8; it must divide n_routed_experts into groups of two or more"),
+        ("deepseek-v3", dict(topk_group=3), "topk_group is 3; it must be at most 2"),
+        ("deepseek-v3", dict(scoring_func="softmax"), "scoring_func is 'softmax'; allowed: sigmoid"),
         ("gpt-oss", dict(layer_types=["full_attention"]), "layer_types has 1 items"),
-        ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise is 0.1; allowed: 0"),
+        ("mixtral", dict(router_jitter_noise=1.5), "router_jitter_noise is 1.5; it must be a number from 0"),
         ("mixtral", dict(experts_implementation="eager"), "experts_implementation is 'eager'; allowed: None"),
     ],
 )
@@ -155,15 +172,9 @@ def test_what_is_not_covered_is_named(name, changes, message):
             dict(precision="bf16"),
             "expert_inner is 36; torch's grouped_mm takes multiples",
         ),
-        (
-            dict(),
-            dict(method="lora", targets="gate,up,down"),
-            "targets is 'gate,up,down'; peft takes",
-        ),
-        (dict(), dict(method="lora", targets="all-linear,head"), "targets is 'all-linear,head'; peft takes"),
+        (dict(), dict(method="lora", targets="gate,down"), "targets is 'gate,down'; peft takes gate and up for"),
         (dict(), dict(method="lora", lora_dropout=0.1), "lora_dropout is 0.1; peft has none for experts"),
         (dict(), dict(method="lora", variant="dora"), "variant is 'dora'; peft has none for experts"),
-        (dict(num_experts=1, num_experts_per_tok=1), dict(method="lora"), "n_expert is 1; peft adapts experts only"),
     ],
 )
 def test_plans_that_are_not_covered_are_named(changes, plan, message):

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict, predict_evaluation
 from minigpt.memory.units import gb
 from tools.cases import Case, groups
-from tools.fuzz import quick_and_quiet
+from tools.fuzz_case import quick_and_quiet
 from tools.models import MEASURED_ONLY, MODELS
 from tools.published import compare_published, table
 

@@ -92,7 +92,7 @@ def matrices(name: str) -> set[str]:
 
 def _targets(name: str, plan: Words) -> Words:
     """The targets by the model's own names: some families have one matrix where llama has several."""
-    own = {} if "q" in matrices(name) else {"q,v": "qkv"}
+    own = {} if {"q", "v"} <= matrices(name) else {"q,v": "kv_b,o" if "kv_b" in matrices(name) else "qkv"}
     if "gate_up" in matrices(name):
         own["up,down"] = "gate_up,down"
     targets = plan.get("targets", "all-linear")

@@ -19,13 +19,13 @@ from typing import Any
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.families.fields import FIELDS
 from minigpt.memory.families.fields.shared import COMMON_ONLY, COMMON_WITHOUT_EFFECT, Fields
-from minigpt.memory.plan import ADAPTED, ALLOWED, TrainingPlan
+from minigpt.memory.plan import ALLOWED, TrainingPlan
 
 Choose = Callable[[Sequence], Any]
 FAMILIES = ("minigpt", *FIELDS)
 BOTH = (False, True)
 DROPOUT = (0.0, 0.1)
-ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "quick_gelu", "tanh")
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "quick_gelu", "tanh", "sigmoid")
 WINDOWS = (4096, None, 1, 8, 16, 17)
 WIDTHS = (32, 8, 17, 48, 33, 72, 96)
 
@@ -73,12 +73,10 @@ OPTIONS = {
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
          "num_key_value_heads", "head_dim", "max_position_embeddings")  # fmt: skip
 ROPE = (
-    dict(rope_type="linear", factor=2.0),
-    dict(
-        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
-    ),
-    dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
-)
+    dict(rope_type="linear", factor=2.0), dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+         original_max_position_embeddings=32),
+)  # fmt: skip
 # A value for each name without effect that its kind of default does not give.
 OTHER = {
     "dtype": "bfloat16", "torch_dtype": "float16", "rope_theta": 5000.0, "architectures": ["X"], "id2label": {"0": "a"},
@@ -98,8 +96,6 @@ QLORA_ONLY = ("quantization", "double_quantization", "kbit_preparation")
 EVERYDAY = ("batch", "seq_len", "method", "precision", "attention", "holds", "checkpointing", "use_cache", "rank",
             "optimizer_loop", "accumulation", "variant", "double_quantization", "kbit_preparation")  # fmt: skip
 NEEDS_VALUES = ("adamw8bit", "paged_adamw", "paged_adamw8bit", "lion8bit", "paged_lion", "paged_lion8bit")
-
-
 RARELY = 40  # what predict may refuse is away from its default once in so many draws
 
 
@@ -139,7 +135,7 @@ def draw_model(choose: Choose, family: str) -> dict:
         name = choose(sorted((table.without_effect | COMMON_WITHOUT_EFFECT) & OTHER.keys()))
         model[name] = OTHER[name]
     if table.rotary and family not in ("gemma3_text", "phi3") and sometimes(choose, BOTH):
-        model["rope_scaling"] = dict(choose(ROPE))
+        model |= dict(rope_scaling=dict(choose(ROPE)), rope_theta=10000.0)  # some families have no default of it
     return _sensible(choose, model, table)
 
 
@@ -189,12 +185,13 @@ def _sensible(choose: Choose, model: dict, table: Fields) -> dict:
     experts = next((model[n] for n in ("num_local_experts", "num_experts", "n_routed_experts") if n in model), None)
     if experts is not None:
         model["num_experts_per_tok"] = min(model["num_experts_per_tok"], experts)
-    if value("sliding_window", 1) is None and (value("use_sliding_window") or "gemma" in model["model_type"]):
-        model["sliding_window"] = 8  # its layers ask for a number
     if "layer_types" in table.used and sometimes(choose, BOTH, one_in=4):
         slides = value("use_sliding_window", True) and {**table.used, **model}["sliding_window"] is not None
         kinds = ("full_attention", "sliding_attention") if slides else ("full_attention",)
         model["layer_types"] = [choose(kinds) for _ in range(layers)]
+    asks = value("use_sliding_window") or model["model_type"] in ("gemma2", "gemma3_text", "gpt_oss")
+    if value("sliding_window", 1) is None and (asks or "sliding_attention" in (model.get("layer_types") or ())):
+        model["sliding_window"] = 8
     if "no_rope_layers" in table.used and sometimes(choose, BOTH, one_in=4):
         model["no_rope_layers"] = [choose((1, 0)) for _ in range(layers)]
     if value("qk_layernorm"):  # phi's is as wide as hidden_size says
@@ -204,6 +201,7 @@ def _sensible(choose: Choose, model: dict, table: Fields) -> dict:
         model.pop("parallel_attn", None)
     elif "num_kv_heads" in model:
         model["num_kv_heads"] = model["num_attention_heads"]
+        model.pop("num_ln_in_parallel_attn", None)
     return model
 
 
@@ -232,13 +230,37 @@ def draw_plan(choose: Choose, model: dict) -> dict:
             value = choose(options) if name in EVERYDAY else sometimes(choose, options, one_in=RARELY)
         if value != TrainingPlan.__dataclass_fields__[name].default or name in ("batch", "seq_len"):
             plan[name] = value
-    if plan.get("method", "full") != "full" and plan.get("precision", "fp32") not in ADAPTED.split(", "):
-        del plan["precision"]  # adapters have no master copy
-    if plan.get("checkpointing", "none") != "none":
-        plan.pop("use_cache", None)
     if model["model_type"] == "minigpt":
         plan.pop("use_cache", None)  # it has none
-    return plan
+    if any("expert" in name for name in model) and model["model_type"] != "qwen2_moe":
+        _target_experts(plan, matrices)
+    return _as_a_plan(plan)
+
+
+def _target_experts(plan: dict, matrices: dict[str, int]) -> None:
+    """peft adapts gate and up of experts together, and has neither dropout nor DoRA for them."""
+    if plan.get("method", "full") == "full":
+        return
+    targets = set(plan.get("targets", "all-linear").split(","))
+    if targets & {"all-linear", "gate", "up", "down"} and ("lora_dropout" in plan or "variant" in plan):
+        targets = matrices.keys() - {"gate", "up", "down"}
+    elif targets & {"gate", "up"}:
+        targets |= {"gate", "up"}
+    plan["targets"] = ",".join(sorted(targets))
+
+
+def _as_a_plan(plan: dict) -> dict:
+    """Without the words that TrainingPlan refuses beside the others: each refusal names one."""
+    while True:
+        try:
+            TrainingPlan(**plan)
+            return plan
+        except ValueError as error:
+            name = str(error).split(" is ")[0]
+            if name == "seq_len":  # padding needs two tokens
+                plan[name] = 2
+            else:
+                del plan[name]
 
 
 def plan_options() -> dict[str, Sequence]:

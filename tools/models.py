@@ -43,6 +43,14 @@ def mixture(family: str, **changes) -> dict:
 
 
 EIGHT = dict(num_experts=8, moe_intermediate_size=48)
+LATENT = dict(
+    n_routed_experts=8, moe_intermediate_size=48, n_group=2, topk_group=1, first_k_dense_replace=1, kv_lora_rank=64,
+    q_lora_rank=64, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=48, num_key_value_heads=4, head_dim=16,
+)  # fmt: skip
+ONE_STEP = dict(
+    q_lora_rank=None, v_head_dim=32, n_group=1, attention_bias=True, rope_interleave=False, norm_topk_prob=False,
+    n_shared_experts=2, tie_word_embeddings=True,
+)  # fmt: skip
 DROPPED = dict(resid_pdrop=0.1, embd_pdrop=0.1)
 MODELS: dict[str, Any] = {
     "minigpt": GPTConfig(n_layer=3, n_embd=64, n_head=4, vocab_size=256, context=256),
@@ -63,7 +71,15 @@ MODELS: dict[str, Any] = {
     "mixtral": mixture("mixtral", num_local_experts=8, intermediate_size=48),
     "qwen2-moe": mixture("qwen2_moe", **EIGHT, shared_expert_intermediate_size=128),
     "qwen3-moe": mixture("qwen3_moe", **EIGHT, decoder_sparse_step=2, num_hidden_layers=4, attention_bias=True),
+    "qwen2-moe-window": mixture(
+        "qwen2_moe", **EIGHT, use_sliding_window=True, sliding_window=64, attention_dropout=0.1
+    ),
+    "qwen3-moe-window": mixture(
+        "qwen3_moe", **EIGHT, use_sliding_window=True, sliding_window=80, hidden_act="gelu_new"
+    ),
     "gpt-oss": mixture("gpt_oss", num_local_experts=8, intermediate_size=48, sliding_window=32),
+    "deepseek-v3": mixture("deepseek_v3", **LATENT),
+    "deepseek-v3-narrow-values": mixture("deepseek_v3", **{**LATENT, **ONE_STEP}),
     "gpt2": gpt2(),
     "gpt2-fused-gelu": gpt2(activation_function="gelu_pytorch_tanh"),
     "gpt2-untied": gpt2(tie_word_embeddings=False),
@@ -86,11 +102,12 @@ MODELS: dict[str, Any] = {
     "falcon": older("falcon"),
     "falcon-grouped": older("falcon", new_decoder_architecture=True, num_kv_heads=2, bias=True),
     "falcon-serial": older("falcon", multi_query=False, parallel_attn=False, bias=True, hidden_dropout=0.1),
+    "falcon-alibi": older("falcon", multi_query=False, alibi=True, attention_dropout=0.1),
     "opt": older("opt", ffn_dim=256, dropout=0.1, word_embed_proj_dim=64),
     "opt-narrow": older("opt", ffn_dim=256, dropout=0.0, word_embed_proj_dim=32, do_layer_norm_before=False),
     "bloom": older("bloom", hidden_dropout=0.1),
 }
-MIXTURES = ("mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss")
+MIXTURES = tuple(name for name, model in MODELS.items() if isinstance(model, dict) and "num_experts_per_tok" in model)
 
 
 def family(name: str) -> str:

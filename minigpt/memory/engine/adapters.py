@@ -156,6 +156,8 @@ def folded(layers: Layers, name: str) -> Callable[[], Value]:
     if name + ".A" not in layers.weights:
         return lambda: weight
     experts, n_out, n_in = weight.shape
+    if experts == 1:
+        return folded_row(layers, name)
     A = views.view(layers[name + ".A"], experts, -1, n_in)
     B = views.permute(views.view(layers[name + ".B"], n_out, -1, experts), 2, 0, 1)
     B, A = ops.cast(B, weight.dtype), ops.cast(A, weight.dtype)

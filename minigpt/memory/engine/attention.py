@@ -17,12 +17,12 @@ from minigpt.memory.engine.tape import Value
 def attention(
     q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, enable_gqa: bool = True
 ) -> Value:
-    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1, T, T); the output lies as q does.
+    """F.scaled_dot_product_attention, causal if there is no ``mask`` (B, 1 or H, T, T); the output lies as q does.
 
     ``enable_gqa``: fewer key heads are groups; without, there may be one, which is broadcast.
     """
     tape = q.storage.tape
-    v, k, q = ops.lowered(v, k, q)
+    mask, v, k, q = ops.lowered(mask, v, k, q)
     tape.doing = "attention"
     if mask is not None and mask.dtype == "bool":
         mask = tape.new(mask.shape, q.dtype)

@@ -95,7 +95,7 @@ class Layers:
                 self._add_adapter(tensor, rank)
         for name, shape in architecture.constants().items():
             self.add(name, shape, self.base_dtype, trained=False)
-            if "embedding" in saved:  # whose they are: the trained copy has its own
+            if "embedding" in saved and not name.startswith("blocks."):  # its own: the trained copy has them too
                 self.add(name + ".copy", shape, self.base_dtype, trained=False)
         if architecture.tied and "head" not in self.weights:
             self._tie_head("head" in saved, "head" in targets)
@@ -223,8 +223,9 @@ class Layers:
         numel = prod(shape)
         scales = tape.new((-(-numel // BLOCK),), "float32") if self.plan.double_quantization else None
         if self.own:
-            weight, chunk = tape.new(shape, dtype), min(numel, OWN_CHUNK)
-            sizes = (OWN_TABLES, 2 * chunk, 4 * chunk)  # the tables, then indices and float32 weights of a chunk
+            weight, whole = tape.new(shape, dtype), numel // BLOCK * BLOCK
+            pairs = max(min(whole, OWN_CHUNK), numel - whole + 1) // 2  # a short last block is a chunk of its own
+            sizes = (OWN_TABLES, 4 * pairs, 8 * pairs)  # the tables, then indices and float32 weights of a chunk
             scratch = [tape.new((nbytes,), "uint8") for nbytes in sizes]  # noqa: F841  lives until this returns
             return weight
         weight = tape.new(shape, self.base_dtype)

@@ -134,7 +134,7 @@ def subtract(a: Value, b: Value) -> Value:
     return a.storage.tape.record("subtract", (a, b), out, (), lambda g: [g, like(g) if wanted else None])
 
 
-def multiply(a: Value, b: Value) -> Value:
+def multiply(a: Value, b: Value, in_place: bool = False) -> Value:
     """a * b, elementwise; either may be broadcast or in lower precision."""
     tape = a.storage.tape
     shape, strides = layout.elementwise((a.layout, b.layout))
@@ -149,7 +149,8 @@ def multiply(a: Value, b: Value) -> Value:
         ]
         return made[::-1]
 
-    return tape.record("multiply", (a, b), (shape, promote(a.dtype, b.dtype), strides), saves_of(a, b), backward)
+    out = views.overwritten(a) if in_place else (shape, promote(a.dtype, b.dtype), strides)
+    return tape.record("multiply", (a, b), out, saves_of(a, b), backward)
 
 
 def divide(a: Value, b: Value) -> Value:

@@ -21,6 +21,13 @@ def topk(x: Value, k: int) -> tuple[Value, Value]:
     return tape.record("topk", (x,), largest, [places.storage], lambda g: [tape.new(old, dtype)]), places
 
 
+def gather(x: Value, numbers: Value) -> Value:
+    """``x.gather(1, numbers)``: of each row the numbers of its own. The gradient is added into zeros."""
+    tape, old = x.storage.tape, x.shape
+    saves = [x.storage, numbers.storage]
+    return tape.record("gather", (x,), (numbers.shape, x.dtype, None), saves, lambda g: [tape.new(old, g.dtype)])
+
+
 def rows(x: Value, numbers: Value) -> Value:
     """``x[numbers]``: numbers (S,) pick along the first dimension, and are saved. The gradient is added into zeros."""
     tape, old = x.storage.tape, x.shape

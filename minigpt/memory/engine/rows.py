@@ -75,15 +75,19 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
 
 
 def cross_entropy(logits: Value, targets: Value) -> Value:
-    """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets."""
+    """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets.
+
+    Autocast, a CPU's too, computes both in float32.
+    """
     tape = logits.storage.tape
-    log_probabilities = unary("log_softmax", logits, saves_output=True)
+    taken = logits if tape.autocast is None else cast(logits, "float32")
+    log_probabilities = unary("log_softmax", taken, saves_output=True)
     tape.doing = "nll_loss"
-    total_weight = tape.new((), logits.dtype)
+    total_weight = tape.new((), taken.dtype)
     shape = logits.shape
     saves = [targets.storage, total_weight.storage]
     return tape.record(
-        "nll_loss", (log_probabilities,), ((), logits.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
+        "nll_loss", (log_probabilities,), ((), taken.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
     )
 
 

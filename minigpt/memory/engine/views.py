@@ -188,6 +188,25 @@ def split(x: Value, lengths: list[int], dimension: int = -1) -> list[Value]:
     return outs
 
 
+def write(whole: Value, part: Value) -> Value:
+    """``whole[..., :n].copy_(part)``, or any other n of the last dimension: the same tensor (torch's CopySlices).
+
+    Backward copies the whole gradient, and of its copy the part; what was overwritten gets zeros.
+    """
+    tape, shape, dtype, strides = whole.storage.tape, whole.shape, whole.dtype, whole.strides
+    written, wanted, cast = part.shape, (whole.source is not None, part.source is not None), part.dtype
+
+    def backward(g):
+        result = tape.new(shape, dtype, strides)
+        piece = tape.new(written, dtype)
+        zeros = tape.new(written, dtype) if wanted[0] else None  # noqa: F841  lives until this returns
+        if wanted[1] and cast != dtype:
+            piece = tape.new(written, cast)
+        return [result if wanted[0] else None, piece if wanted[1] else None]
+
+    return tape.record("write", (whole, part), overwritten(whole), (), backward)
+
+
 def repeat_heads(x: Value, times: int) -> Value:
     """transformers' repeat_kv: (B, K, T, D) to (B, K times, T, D); a copy, unless it can be seen so."""
     if times == 1:

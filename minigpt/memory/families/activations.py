@@ -15,6 +15,11 @@ def gelu_new(x: Value) -> Value:
     return ops.multiply(half, bent)
 
 
+def quick_gelu(x: Value) -> Value:
+    """x * sigmoid(1.702 * x)."""
+    return ops.multiply(x, ops.sigmoid(ops.scale(x)))
+
+
 ACTIVATIONS = {
     "silu": ops.silu,
     "swish": ops.silu,
@@ -22,4 +27,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": ops.gelu,
     "gelu_new": gelu_new,
     "relu": ops.relu,
+    "quick_gelu": quick_gelu,
+    "tanh": ops.tanh,
+    "sigmoid": ops.sigmoid,
 }

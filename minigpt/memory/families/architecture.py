@@ -32,6 +32,7 @@ FAMILIES = {  # model_type: module and class
     "qwen3_moe": "qwen3_moe:Qwen3Moe",
     "qwen2_moe": "qwen2_moe:Qwen2Moe",
     "mixtral": "mixtral:Mixtral",
+    "deepseek_v3": "deepseek_v3:DeepseekV3",
     "gpt_oss": "gpt_oss:GptOss",
     "phi3": "phi3:Phi3",
     "phi": "phi:Phi",
@@ -139,7 +140,7 @@ class Architecture:
         return []
 
     def constants(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what is no parameter, but in the weights' own precision, by name; part of the embedding."""
+        """The shapes of what is no parameter, but in the weights' own precision, by name."""
         return {}
 
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:

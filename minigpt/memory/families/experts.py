@@ -10,9 +10,10 @@ the experts: S = B T top_k rows, whoever takes them. With I the width of one exp
 Parameters of a layer: E (2 I C + I C), and E C of the router.
 
 peft reads "all-linear" as the models were before transformers 5, when each expert was three linear layers. It adapts q,
-k, v and o, the router, and all experts (gate and up together, at twice the rank); layers without experts get nothing.
-The adapter is not applied to the rows: it is added to the matrices, and the sum of all experts' is kept until backward
-(and made once before, for a check). So LoRA on experts holds a second copy of them, and for a moment its gradient.
+k, v and o, the router, and all experts (gate and up together, at twice the rank). "gate", "up" and "down" are the
+experts', too: a plain MLP beside them gets nothing. The adapter is not applied to the rows: it is added to the
+matrices, and the sum of all experts' is kept until backward (and made once before, for a check). So LoRA on experts
+holds a second copy of them, and for a moment its gradient.
 
 bitsandbytes quantizes linear layers alone: experts and routers keep their precision, or get float32 where
 ``kbit_preparation`` upcasts what is not in 4 bits.
@@ -30,10 +31,13 @@ from minigpt.memory.engine import ops, routing, views
 from minigpt.memory.engine.adapters import folded, folded_row
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
+from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.gpus import GPUS
 from minigpt.values import check_counts, check_flags
+
+FUSED = {"gate": "gate_up", "up": "gate_up"}  # one tensor of the experts'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +64,12 @@ class Experts(Llama):
         for name, width in (("n_embd", self.n_embd), ("expert_inner", self.expert_inner)):
             if width * itemsize % 16:
                 raise ValueError(f"{name} is {width}; torch's grouped_mm takes multiples of {16 // itemsize} only")
-        named = {"gate", "up", "down", "all-linear"} & set(plan.targets.split(","))
-        if self.adapts_experts and plan.method != "full" and named and plan.targets != "all-linear":
-            text = "peft takes gate, up and down for the experts': allowed: all-linear, or some of q, k, v, o, head"
-            raise ValueError(f"targets is {plan.targets!r}; {text}")
-        if not self._folds(plan):
+        folded = self.folded(plan, plan.target_names(self))
+        if not folded:
             return
-        if self.n_expert == 1:
-            raise ValueError("n_expert is 1; peft adapts experts only where there are several")
+        if len({"gate", "up"} & plan.target_names(self)) == 1:
+            text = "peft takes gate and up for the experts', which are one tensor: allowed: both or none"
+            raise ValueError(f"targets is {plan.targets!r}; {text}")
         if plan.lora_dropout:
             raise ValueError(
                 f"lora_dropout is {plan.lora_dropout}; peft has none for experts: name targets such as 'q,v'"
@@ -75,8 +77,13 @@ class Experts(Llama):
         if plan.variant == "dora":
             raise ValueError("variant is 'dora'; peft has none for experts: name targets such as 'q,v'")
 
-    def _folds(self, plan) -> bool:
-        return self.adapts_experts and plan.method != "full" and plan.targets == "all-linear"
+    def folded(self, plan, targets: set[str]) -> set[str]:
+        """What gets an adapter that is no linear layer. peft takes gate, up and down for the experts'."""
+        if not self.adapts_experts or plan.method == "full":
+            return set()
+        if plan.targets == "all-linear":
+            return {"gate_up", "down", "router"}
+        return {FUSED.get(name, name) for name in targets if name in ("gate", "up", "down")}
 
     # ------------------------------------------------------------ tensors
 
@@ -101,11 +108,13 @@ class Experts(Llama):
         return Tensor("router", (self.n_expert, self.n_embd), "router")
 
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
-        if not self._folds(plan):
-            return super().adapter_rank(tensor, plan, targets)
+        name = tensor.name.rsplit(".", 1)[-1]
         if tensor.kind in ("experts", "router"):
-            return plan.rank * (2 if tensor.name.endswith("gate_up") else 1)
-        return plan.rank if tensor.kind == "linear" and tensor.name[-1] in "qkvo" else 0
+            folded = name in self.folded(plan, targets)
+            return plan.rank * (2 if name == "gate_up" else 1) if folded else 0
+        if self.adapts_experts and name in ("gate", "up", "down"):
+            return 0
+        return super().adapter_rank(tensor, plan, targets)
 
     # ------------------------------------------------------------ forward
 
@@ -170,9 +179,9 @@ class Experts(Llama):
         return views.transpose(weight, 1, 2)
 
     def gated(self, x: Value) -> Value:
-        """silu(gate) * up, the two halves of each row."""
+        """act(gate) * up, the two halves of each row."""
         gate, up = views.split(x, [x.shape[-1] // 2] * 2)
-        return ops.multiply(ops.silu(gate), up)
+        return ops.multiply(ACTIVATIONS[self.activation](gate), up)
 
 
 def without_kernel(plan) -> bool:

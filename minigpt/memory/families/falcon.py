@@ -28,6 +28,7 @@ class Falcon(Rotary):
     parallel: bool = True  # attention and MLP both read the block's input
     norms: int = 1  # before attention and MLP, if they are side by side
     bias: bool = False
+    alibi: bool = False  # instead of rotary positions: a bias on each score for its distance, in the mask
     hidden_dropout: float = 0.0
 
     named_activation: ClassVar[str] = "activation"
@@ -36,7 +37,7 @@ class Falcon(Rotary):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flags(new_decoder_architecture=self.grouped, multi_query=self.multi_query)
-        check_flags(parallel_attn=self.parallel, bias=self.bias)
+        check_flags(parallel_attn=self.parallel, bias=self.bias, alibi=self.alibi)
         check_shares(hidden_dropout=self.hidden_dropout)
         if self.grouped and not self.parallel:
             raise ValueError("parallel_attn is False; the new decoder architecture needs True")
@@ -58,7 +59,7 @@ class Falcon(Rotary):
         return dict(
             n_kv_head=n_kv_head, n_inner=4 * C if inner is None else inner, grouped=grouped, norms=norms,
             multi_query=config["multi_query"], parallel=config["parallel_attn"], bias=config["bias"],
-            hidden_dropout=config["hidden_dropout"],
+            alibi=config["alibi"], hidden_dropout=config["hidden_dropout"],
         )  # fmt: skip
 
     # ------------------------------------------------------------ tensors
@@ -74,15 +75,19 @@ class Falcon(Rotary):
 
     # ------------------------------------------------------------ forward
 
-    def masks(self, layers: Layers, embedded: Value) -> Sequence[Value]:
-        """Never left out; packed sequences are not looked for."""
+    def masks(self, layers: Layers, embedded: Value) -> Sequence[Any]:
+        """Never left out; packed sequences are not looked for. With alibi each head has its own, and alibi beside."""
         tape, plan, (B, T, _) = layers.tape, layers.plan, embedded.shape
         tape.doing = "mask"
         if plan.attention == "eager" or plan.sequences == "padded":
             mask = tape.new((B, 1, T, T), embedded.dtype if plan.attention == "eager" else "bool")
         else:
             mask = views.expand(tape.new((1, 1, T, T), "bool"), B, 1, T, T)
-        return [mask] * self.n_layer
+        if not self.alibi:
+            return [(mask, None)] * self.n_layer
+        ones = [] if plan.sequences == "padded" else [tape.new((B, T), "int64")]
+        alibi = ops.cast(tape.new((B * self.n_head, 1, T), "bfloat16"), embedded.dtype)
+        return [(tape.new((B, self.n_head, T, T), embedded.dtype), alibi)] * self.n_layer + ones
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
         return layer_norm(layers, x, name)
@@ -115,17 +120,27 @@ class Falcon(Rotary):
             )
 
     def attention(
-        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Value
+        self, layers: Layers, hidden: Value, *, at: str, positions: Value, cos: Value, sin: Value, mask: Any
     ) -> tuple[Value, Value | None]:
-        B, T, C = hidden.shape
+        (B, T, C), (mask, alibi) = hidden.shape, mask
         qkv = layers(hidden, at + "qkv")  # bound until this returns
         q, k, v = self.split_heads(qkv)
         q, k, v = views.transpose(q, 1, 2), views.transpose(k, 1, 2), views.transpose(v, 1, 2)
-        q, k = rotate(q, k, cos, sin)
+        if alibi is None:
+            q, k = rotate(q, k, cos, sin)
         k, v = cached(layers, k, v)
         scores = None
         if layers.plan.attention == "sdpa":
-            y = attention(q, k, v, mask, enable_gqa=False)
+            y = attention(q, k, v, mask, self.attention_dropout if alibi is not None else 0.0, enable_gqa=False)
+        elif alibi is not None:
+            products = ops.matmul(q, views.transpose(k, 2, 3))  # this and all names are bound to the end
+            exact = ops.cast(products, "float32")
+            biased = ops.scale(ops.add(exact, views.view(alibi, B, self.n_head, 1, T)), in_place=True)
+            masked = ops.add(biased, mask)
+            scores = ops.softmax(ops.cast(masked, hidden.dtype))
+            del masked
+            scores = ops.dropout(scores, self.attention_dropout)
+            y = ops.matmul(scores, v)
         else:
             scores = ops.scale(ops.matmul(q, views.transpose(k, 2, 3)), in_place=True)
             scores = ops.softmax(ops.cast(ops.add(scores, mask), hidden.dtype))

@@ -83,7 +83,7 @@ class GptOss(Experts):
         cos, sin = views.unsqueeze(cos, 1), views.unsqueeze(sin, 1)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         k, v = cached(layers, k, v)
-        y, weights = _eager(q, k, v, mask, layers[at + "sinks"])
+        y, weights = _eager(q, k, v, mask, layers[at + "sinks"], self.attention_dropout)
         return layers(y, at + "o"), weights
 
     def mixed(self, layers: Layers, x: Value, at: str) -> tuple[Value, Value]:
@@ -117,7 +117,7 @@ def _rotated(x: Value, cos: Value, sin: Value) -> Value:
     return ops.cat([first, second])
 
 
-def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value) -> tuple[Value, Value]:
+def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value, dropout: float) -> tuple[Value, Value]:
     B, H, T, _ = q.shape
     keys, values = (views.repeat_heads(x, H // k.shape[1]) for x in (k, v))
     weights = ops.scale(ops.matmul(q, views.transpose(keys, 2, 3)))
@@ -127,7 +127,7 @@ def _eager(q: Value, k: Value, v: Value, mask: Value, sinks: Value) -> tuple[Val
     combined = ops.subtract(combined, ops.largest_of_last(combined))
     shares = ops.softmax(combined)
     scores = views.narrow(shares, 3, T)
-    weights = ops.cast(scores, v.dtype)
+    weights = ops.cast(ops.dropout(scores, dropout), v.dtype)
     y = ops.matmul(weights, values)
     y = views.contiguous(views.transpose(y, 1, 2))
     return merged(y), weights

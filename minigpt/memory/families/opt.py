@@ -75,7 +75,7 @@ class OPT(Decoder):
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
         """ "all-linear" is also the two matrices outside the blocks."""
         if tensor.name in PROJECTIONS:
-            return plan.rank if plan.method != "full" and plan.targets == "all-linear" else 0
+            return plan.rank if plan.method != "full" and "all-linear" in plan.targets.split(",") else 0
         return super().adapter_rank(tensor, plan, targets)
 
     def _norm(self, name: str) -> list[Tensor]:
@@ -90,7 +90,7 @@ class OPT(Decoder):
         tape, (B, T) = layers.tape, tokens.shape
         embedded = self.embed(layers, tokens)
         require_gradient(layers, embedded)
-        # A mask where none is given, so that packed sequences are not looked for.
+        # A mask even if none is given, so that packed sequences are not looked for.
         ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None
         positions = layers.positions or tape.new((B, T), "int64")
         unseen = layers.plan.sequences == "packed" and layers.plan.attention == "sdpa"

@@ -12,7 +12,6 @@ from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Value
 from minigpt.memory.families.architecture import Tensor, linear
-from minigpt.memory.families.decoder import causal_mask
 from minigpt.memory.families.experts import Experts, moe_fields
 from minigpt.memory.families.llama import Llama
 from minigpt.memory.families.rotary import FULL, SLIDING
@@ -23,6 +22,7 @@ from minigpt.values import check_counts
 class Qwen2Moe(Experts):
     shared_inner: int  # inner width of the shared expert
 
+    masked: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     adapts_experts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -31,10 +31,16 @@ class Qwen2Moe(Experts):
 
     @classmethod
     def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
-        if SLIDING in (config["layer_types"] or ()):
-            raise ValueError(f"layer_types has {SLIDING!r}; allowed: {FULL}")
+        window = config["sliding_window"] if config["use_sliding_window"] else 0  # for which there is a mask, too
+        first = 0 if window == 0 else config["max_window_layers"]
+        kinds = [SLIDING if i % 2 == 0 and i < first else FULL for i in range(config["num_hidden_layers"])]
         own = dict(qkv_bias=config["qkv_bias"], shared_inner=config["shared_expert_intermediate_size"])
-        return own | moe_fields(config)
+        return own | dict(window=window, layer_types=tuple(config["layer_types"] or kinds)) | moe_fields(config)
+
+    def check(self, plan) -> None:
+        super().check(plan)
+        if self.window == 0 and SLIDING in self.layer_types and plan.use_cache:
+            raise ValueError("use_cache is True; transformers' cache breaks at a sliding_window of 0")
 
     def expert_tensors(self) -> list[Tensor]:
         C, inner = self.n_embd, self.shared_inner
@@ -43,15 +49,8 @@ class Qwen2Moe(Experts):
 
     def adapter_rank(self, tensor: Tensor, plan, targets: set[str]) -> int:
         if tensor.kind == "gate":
-            return plan.rank if plan.method != "full" and plan.targets == "all-linear" else 0
+            return plan.rank if plan.method != "full" and "all-linear" in plan.targets.split(",") else 0
         return super().adapter_rank(tensor, plan, targets)
-
-    def masks(self, layers: Layers, embedded: Value) -> list[Value | None]:
-        """The model makes a sliding window's mask whether a block has one or not."""
-        T, plan = embedded.shape[1], layers.plan
-        seen_once = plan.attention == "sdpa" and plan.sequences == "plain"  # and expanded to the batch
-        unused = layers.tape.new((1, 1, T, T), "bool") if seen_once else causal_mask(layers, embedded)
-        return [*super().masks(layers, embedded), unused]
 
     def mixture(self, layers: Layers, x: Value, at: str) -> Value:
         B, T, C = x.shape

@@ -31,7 +31,7 @@ class Rotary(Decoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is not None:
-            check_counts(sliding_window=self.window)
+            check_counts(least=0, sliding_window=self.window)
         object.__setattr__(self, "layer_types", tuple(self.layer_types))  # a JSON file has lists only
         for kind in self.layer_types:
             check_choice((FULL, SLIDING), layer_types=kind)

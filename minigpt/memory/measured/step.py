@@ -197,7 +197,8 @@ def _headless_loss(module, batch: Batch, plan: TrainingPlan, inputs: dict):
 
     model = base_of(module)
     head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
-    plain = head is not None and getattr(head, "bias", None) is None
+    # torchtune's pieces go through the head itself, with its bias.
+    plain = head is not None and (plan.loss == "chunked" or getattr(head, "bias", None) is None)
     if not isinstance(model, PreTrainedModel) or model.base_model is model or not plain:
         raise ValueError(f"loss is {plan.loss!r}; this model has no output head, without bias, to take apart")
     if plan.logits_to_keep:

@@ -40,10 +40,10 @@ LAYER_NORMS = {
         used=dict(
             vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, num_kv_heads=None,
             num_ln_in_parallel_attn=None, new_decoder_architecture=False, multi_query=True,
-            parallel_attn=True, bias=False, ffn_hidden_size=None, max_position_embeddings=2048,
+            parallel_attn=True, bias=False, alibi=False, ffn_hidden_size=None, max_position_embeddings=2048,
             tie_word_embeddings=True, activation="gelu", attention_dropout=0.0, hidden_dropout=0.0,
         ),
-        only={"activation": activations("gelu"), "alibi": (False,)},
+        only={"activation": activations("gelu")},
         without_effect=ROTARY | names("layer_norm_epsilon apply_residual_connection_post_layernorm"),
         aliases={"n_embed": "hidden_size"},
     ),

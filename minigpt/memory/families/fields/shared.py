@@ -86,8 +86,6 @@ COMMON_ONLY = {
 
 ROTARY = names("rope_theta")  # a number behind the frequencies
 RMS_NORM = names("rms_norm_eps")
-NO_DROPOUT = {"attention_dropout": (0.0,)}
-SILU = {"hidden_act": ("silu", "swish")}
 
 
 def activations(default: str) -> tuple[str, ...]:
