@@ -188,3 +188,20 @@ def test_torch_refuses_the_widths_that_are_refused():
         measure(config, TrainingPlan(precision="bf16", seq_len=8), "cpu")
     plan = TrainingPlan(seq_len=8)  # 36 float32 are 144 bytes
     assert largest(predict(config, plan)) == largest(measure(config, plan, "cpu"))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "yarn", "longrope", "linear", "llama3"])
+def test_mixtral_without_head_dim_has_the_positions_that_transformers_makes(kind):
+    rope = dict(rope_type=kind, factor=4.0, original_max_position_embeddings=32, rope_theta=1e4)
+    rope |= dict(low_freq_factor=1.0, high_freq_factor=4.0) if kind == "llama3" else {}
+    rope |= dict(short_factor=[1.0] * 4, long_factor=[1.0] * 4) if kind == "longrope" else {}
+    config = dict(model_type="mixtral", vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                  num_attention_heads=2, num_key_value_heads=2, num_local_experts=4, rope_scaling=rope)  # fmt: skip
+    plan = TrainingPlan(batch=1, seq_len=16)
+    if kind in ("linear", "llama3"):
+        assert predict(config, plan).peak == measure(config, plan, "cpu").peak
+        return
+    with pytest.raises(ValueError, match=f"rope_type is '{kind}'"):
+        predict(config, plan)
+    with pytest.raises((TypeError, ValueError), match="NoneType"):
+        measure(config, plan, "cpu")

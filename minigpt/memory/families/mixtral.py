@@ -25,6 +25,9 @@ class Mixtral(Experts):
 
     @classmethod
     def read_more(cls, config: dict[str, Any]) -> dict[str, Any]:
+        kind = config["rope_type"]
+        if config["head_dim"] is None and kind in ("dynamic", "yarn", "longrope"):  # it multiplies the None
+            raise ValueError(f"rope_type is {kind!r}; for mixtral without head_dim transformers makes none")
         return dict(
             n_expert=config["num_local_experts"], top_k=config["num_experts_per_tok"],
             expert_inner=config["intermediate_size"], normed=True, jitter=config["router_jitter_noise"],

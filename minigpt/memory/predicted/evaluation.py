@@ -77,7 +77,7 @@ def _loop(began: Start, plan: TrainingPlan, sizes: list[int], loss_only: bool) -
             labels = more(labels, size, inputs[1])
         else:
             del logits
-    result = tape.result(began.frozen)
+    result = tape.result(began.frozen())
     del tape.keep  # its own method: a cycle
     return result
 

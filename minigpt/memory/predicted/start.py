@@ -13,14 +13,18 @@ from minigpt.memory.predicted.optimizer import Optimizer
 
 
 class Start(NamedTuple):
-    """What is there before the first forward: the tape, what lies on it, and the bytes of it that are frozen."""
+    """What is there before the first forward: the tape, and what lies on it."""
 
     architecture: Architecture
     tape: Tape
     layers: Layers
     optimizer: Optimizer
-    frozen: int
-    held: list  # storages that nothing else refers to
+    buffers: list[Storage]
+    workspaces: list[Value]
+
+    def frozen(self) -> int:
+        """The bytes of weights and buffers that nothing trains. A step may change them: it casts frozen biases."""
+        return self.layers.frozen_bytes() + sum(storage.record.nbytes for storage in self.buffers)
 
 
 def start(model, plan: TrainingPlan) -> Start:
@@ -38,8 +42,7 @@ def start(model, plan: TrainingPlan) -> Start:
         optimizer.state(layers.trained)
     tape.doing = "buffers"
     buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
-    frozen = layers.frozen_bytes() + sum(storage.record.nbytes for storage in buffers)
-    return Start(architecture, tape, layers, optimizer, frozen, [*workspaces, *buffers])
+    return Start(architecture, tape, layers, optimizer, buffers, workspaces)
 
 
 def make_batch(tape: Tape, plan: TrainingPlan) -> list[Value]:

@@ -48,7 +48,7 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
     """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
     began = start(model, plan)
     refuse(began.architecture, plan)
-    architecture, tape, layers, optimizer, frozen, _ = began
+    architecture, tape, layers, optimizer, *_ = began
     if plan.optimizer_in_backward:
         tape.hook = hook(optimizer)
     elif plan.zero_grad != "before_forward" and plan.step == "steady":
@@ -71,7 +71,7 @@ def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Res
     tape.phase, tape.block = "step", ""
     if not plan.optimizer_in_backward:
         optimizer.update(layers.trained)
-    result = finish(tape, frozen)
+    result = finish(tape, began.frozen())
     del tape.keep  # its own method: a cycle
     del loss, outputs, given, began
     return result
