@@ -27,11 +27,11 @@ def test_an_error_ends_the_rest(collects):
     assert gc.isenabled() == collects
 
 
-def test_what_is_made_inside_counts_as_old():
+def test_what_was_young_before_stays_young():
+    made = [[]]
     with at_rest():
-        made = [[]]
-        assert any(one is made for one in gc.get_objects(generation=0))
-    assert any(one is made for one in gc.get_objects(generation=2))
+        pass
+    assert any(one is made for one in gc.get_objects(generation=0))
 
 
 def test_a_cycle_that_was_made_inside_is_found_afterwards():

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """No collection inside. What was made there counts as old afterwards, as if the collector had seen it live."""
+    """No collection inside.
+
+    What was made there stays young: to declare it old (``gc.freeze``) would do so to all that is young, and dead cycles
+    that hold memory would be found late, or never.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()  # all objects are set apart, ...
-        gc.unfreeze()  # and come back as the oldest generation
         if collects:
             gc.enable()
