@@ -5,6 +5,7 @@ One GiB is 7.37% more than one GB: 24 GiB are 25.8 GB. Cards are sold by one and
 
 KB, MB, GB = 10**3, 10**6, 10**9
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+UNITS = {"B": 1, "kB": KB, "MB": MB, "GB": GB, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
 def gb(n_bytes: float, digits: int = 2) -> str:

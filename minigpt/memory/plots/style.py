@@ -1,0 +1,114 @@
+"""What every picture shares: colours, units, titles, ticks, legends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from minigpt.memory.units import GB, KB, MB
+
+# Okabe and Ito's palette: apart from each other for colour-blind readers, and in grey print.
+COLORS = {
+    "weights": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#009E73",
+    "activations": "#CC79A7",
+    "temporary": "#999999",
+}
+# Of methods and of codes, apart from the buckets' own. What is stored in NF4 has QLoRA's colour.
+METHODS = {
+    "qlora": "#D55E00",
+    "rslora": "#1F78B4",
+    "dora": "#6A3D9A",
+    "lora": "#56B4E9",
+    "full": "#000000",
+    "galore": "#8C510A",
+    "nf4": "#D55E00",
+    "fp4": "#6A3D9A",
+    "int": "#000000",
+}
+FROZEN: dict[str, Any] = dict(hatch="xxxx", edgecolor="white", linewidth=0)  # hatching means this, and nothing else
+GUESS: dict[str, Any] = dict(
+    marker="D", color="#FFD92F", markeredgecolor="black", markersize=7, linestyle="none", zorder=5
+)
+WHITE_BOX: dict[str, Any] = dict(facecolor="white", edgecolor="none", pad=0.8)
+
+
+def method_color(name: str) -> str:
+    """The colour of a method or code that ``name`` mentions ("QLoRA, no preparation" has QLoRA's), else grey."""
+    for method, color in METHODS.items():  # qlora before lora, which it contains
+        if method in name.lower():
+            return color
+    return "0.5"
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Axes in a figure of their own, laid out so that nothing is cut off; ``width`` and ``height`` in inches."""
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def lay_out(axes: Axes) -> None:
+    """Give everything its place, so that extents in pixels are known."""
+    axes.figure.canvas.figure.draw_without_rendering()
+
+
+def finish(axes: Axes, title: str, xlabel: str = "", ylabel: str = "") -> None:
+    """Title on the left; labels; no frame at the top and on the right."""
+    axes.set_title(title, loc="left", fontsize=11, wrap=True)
+    if xlabel:
+        axes.set_xlabel(xlabel)
+    if ylabel:
+        axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plain_log(axes: Axes, x: list | None = None, y: list | None = None) -> None:
+    """Plain numbers (0.1, not 10^-1) on logarithmic axes: at ``x`` and ``y``, else at 1, 2 and 5 of each decade."""
+    for axis, wanted in ((axes.xaxis, x), (axes.yaxis, y)):
+        if axis.get_scale() != "log":
+            continue
+        if wanted is None:
+            axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        else:
+            axis.set_ticks(wanted)
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_tick_params(which="minor", length=0)
+
+
+def swatch(bucket: str) -> Patch:
+    """A bucket's entry of a legend."""
+    return Patch(color=COLORS[bucket], label=bucket)
+
+
+def frozen_swatch() -> Patch:
+    """The entry of frozen weights: the colour of weights, hatched."""
+    return Patch(facecolor=COLORS["weights"], hatch="xxxx", edgecolor="white", label="frozen weights")
+
+
+def guess_mark() -> Line2D:
+    """The entry of a reader's guess."""
+    return Line2D([], [], label="your guess", **GUESS)
+
+
+def legend_beside(axes: Axes, handles) -> None:
+    """A legend on the right of the axes, where it covers nothing."""
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+
+
+def unit_of(nbytes: float) -> tuple[str, int]:
+    """The largest decimal unit, and its bytes, that leaves a digit before the point."""
+    for unit, divisor in (("GB", GB), ("MB", MB)):
+        if nbytes >= divisor:
+            return unit, divisor
+    return "kB", KB
+
+
+def number(value: float) -> str:
+    """Three digits or more: '113', '13.5', '6.52'."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
