@@ -64,7 +64,7 @@ def test_a_guess_far_too_large_is_an_arrow_at_the_edge_and_leaves_the_scale():
     assert mark.get_xdata()[0] < axes.get_xlim()[1] == pytest.approx(1.17 * 67)
 
 
-@pytest.mark.parametrize("at", [*range(56, 92, 2), 24, 24.5, 25.8])
+@pytest.mark.parametrize("at", [24, 25.8, 58, 62, 66, 67, 68, 70, 72, 76, 80, 90])
 def test_no_label_is_crossed_by_a_limit_a_tick_or_a_guess(at):
     limits = {"a card": int(at * GB), "another card": int((at + 7) * GB), "a third": 40 * GB}
     axes = stacked_bars(CASES, "t", limits=limits, measured={"full": 68 * GB}, guess={"LoRA": guess(at, "GB")})
@@ -98,7 +98,7 @@ def test_words_name_every_case_with_its_values():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(cases={}), "cases is empty"),
+        (dict(cases={}), "nothing is to be drawn"),
         (dict(measured={"Lora": FULL}), "measured has 'Lora', which is no case; the cases are full, LoRA"),
         (dict(guess={"QLoRA": guess(1, "GB")}), "guess has 'QLoRA'"),
         (dict(guess=guess(1, "GB")), "guess is one for 2 cases"),

@@ -1,4 +1,4 @@
-"""What every picture shares: colours, units, titles, ticks, legends."""
+"""What every picture shares: colours, units, ticks, legends."""
 
 from __future__ import annotations
 
@@ -39,32 +39,17 @@ GUESS: dict[str, Any] = dict(
 WHITE_BOX: dict[str, Any] = dict(facecolor="white", edgecolor="none", pad=0.8)
 
 
-def method_color(name: str) -> str:
-    """The colour of a method or code that ``name`` mentions ("QLoRA, no preparation" has QLoRA's), else grey."""
+def method_color(name: str, other: str = "0.5") -> str:
+    """The colour of the method or code that ``name`` mentions ("QLoRA, no preparation" has QLoRA's), else ``other``."""
     for method, color in METHODS.items():  # qlora before lora, which it contains
         if method in name.lower():
             return color
-    return "0.5"
+    return other
 
 
 def new_axes(width: float, height: float) -> Axes:
     """Axes in a figure of their own, laid out so that nothing is cut off; ``width`` and ``height`` in inches."""
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
-
-
-def lay_out(axes: Axes) -> None:
-    """Give everything its place, so that extents in pixels are known."""
-    axes.figure.canvas.figure.draw_without_rendering()
-
-
-def finish(axes: Axes, title: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Title on the left; labels; no frame at the top and on the right."""
-    axes.set_title(title, loc="left", fontsize=11, wrap=True)
-    if xlabel:
-        axes.set_xlabel(xlabel)
-    if ylabel:
-        axes.set_ylabel(ylabel)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def plain_log(axes: Axes, x: list | None = None, y: list | None = None) -> None:
