@@ -77,7 +77,10 @@ def ran(course):
     [
         ("lab01-error", r"In \[3\] failed with KeyError: 'missing key' \(in: \{\}\['missing key'\]\)"),
         ("lab02-exit", r"In \[2\] raised SystemExit, so the cells after it never ran: raise SystemExit\(0\)"),
-        ("lab03-killed", r"killed by signal 9 \(SIGKILL\): most likely out of memory \(at In \[2\]: import os, signal\)"),
+        (
+            "lab03-killed",
+            r"killed by signal 9 \(SIGKILL\): most likely out of memory \(at In \[2\]: import os, signal\)",
+        ),
         ("lab04-big", r"over budget: used 0\.[3-9]\d GB of RAM, declared 0\.10 GB"),
         ("lab04-big", r"over budget: took 0\.\d\d minutes, declared 0\.001"),
         ("lab05-skipped", r"1 code cell was not executed: In \[3\]"),

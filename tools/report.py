@@ -40,7 +40,7 @@ METHODS = ALLOWED["method"]
 
 
 def table(reading: Reading) -> dict:
-    """One reading's three rows: predicted, measured, error; a column a bucket, and the peak."""
+    """One reading's rows: predicted, measured, error, or one where they are the same; a column per bucket, and the peak."""
     predicted = [*reading.predicted.ledger.as_dict().values(), reading.predicted.peak.total]
     scale, unit = (GB, "GB") if max(predicted) >= GB else (MB, "MB")
     rows = [("predicted", [f"{size / scale:,.3f}" for size in predicted])]
@@ -50,7 +50,18 @@ def table(reading: Reading) -> dict:
         measured = [*reading.measured.ledger.as_dict().values(), reading.measured.peak.total]
         rows.append(("measured", [f"{size / scale:,.3f}" for size in measured]))
         rows.append(("error", [error(*pair) for pair in zip(predicted, measured, strict=True)]))
+        if predicted == measured:
+            rows = [("both", rows[0][1])]
     return {"reading": reading, "unit": unit, "rows": rows}
+
+
+def ledgers(readings: list[Reading]) -> list[tuple[Reading, list[tuple[str, dict]]]]:
+    """The tables of readings that were taken the same way in one lab: one of these readings, and (label, table) each."""
+    named = list(zip(readings, labels(readings)))
+    same = [
+        list(some) for _, some in groupby(named, key=lambda pair: (pair[0].lab, pair[0].device, pair[0].instrument))
+    ]
+    return [(some[0][0], [(name, table(reading)) for reading, name in some]) for some in same]
 
 
 def groups(readings: list[Reading]) -> list[dict]:
@@ -141,6 +152,11 @@ def code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def in_turn(names: list[str]) -> list[str]:
+    """Names of notebooks as they are read: a lesson, then the lab of its number."""
+    return sorted(names, key=lambda name: (name.split("-")[0].removeprefix("lab"), name.startswith("lab")))
+
+
 def rung(reading: Reading) -> tuple:
     """Where a reading stands on the ladder: by lab and model, full before LoRA before QLoRA."""
     method = reading.plan.get("method")
@@ -155,7 +171,11 @@ def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
     for path in sorted((run / "readings").glob("*.json")):
         try:
             reading = read_reading(path)
-            table(reading), bar(reading, 1), losses([reading])  # what cannot be drawn is broken, too, and costs no other reading
+            (
+                table(reading),
+                bar(reading, 1),
+                losses([reading]),
+            )  # what cannot be drawn is broken, too, and costs no other reading
             readings.append(reading)
         except Exception as problem:
             broken.append(str(problem) if path.name in str(problem) else f"{path} cannot be drawn: {problem}")
@@ -205,6 +225,8 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
     """Write ``output/index.html`` from the folder ``run``; returns its path and the readings that are broken."""
     results, readings, not_on_cpu, broken = collect(run)
     notebooks = results["notebooks"]
+    turn = in_turn([entry["name"] for entry in notebooks])
+    notebooks.sort(key=lambda entry: turn.index(entry["name"]))
     titles = {entry["name"].split("-")[0]: entry["title"] for entry in notebooks}
     for entry in notebooks:
         executed = run / f"{entry['name']}.html"
@@ -217,8 +239,8 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
         finding=finding(readings), results=results, notes=notes(readings), code=code, notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
         failed=[entry for entry in notebooks if entry["status"] != "passed"],
         minutes=sum(entry["seconds"] for entry in notebooks) / 60, facts=results["environment"],
-        tables=[table(reading) for reading in readings], labels=labels(readings), groups=groups(readings),
-        broken=broken, not_on_cpu=not_on_cpu, trained=losses(readings), gb=gb, zip=zip,
+        ledgers=ledgers(readings), groups=groups(readings),
+        broken=broken, not_on_cpu=not_on_cpu, trained=losses(readings), gb=gb,
     )  # fmt: skip
     write_atomically(output / "index.html", page)
     return output / "index.html", broken

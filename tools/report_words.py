@@ -70,24 +70,24 @@ def tokens(reading: Reading) -> str:
 
 def finding(readings: list[Reading]) -> str:
     """The one sentence on top."""
-    measured = [(r.predicted, r.measured, label(r)) for r in readings if r.measured is not None]
+    measured = [(r.predicted, r.measured, r.case) for r in readings if r.measured is not None]
     if not measured:
         return "Nothing has been measured yet."
     exact = sum(predicted.peak.total == found.peak.total for predicted, found, _ in measured)
     predicted, found, name = max(measured, key=lambda case: abs(case[0].peak.total / (case[1].peak.total or 1) - 1))
-    count = "the one step" if len(measured) == 1 else f"all {len(measured)} steps"
-    said = f"The peak memory of {count} measured here was predicted"
+    steps = "one training step" if len(measured) == 1 else f"{len(measured)} training steps"
+    said = f"The peak memory of {steps}, predicted and then measured: "
     if exact == len(measured):
-        said += " to the byte"
+        said += "equal to the byte"
     else:
         largest = error(predicted.peak.total, found.peak.total).lstrip("+-")
-        said += f", of {exact or 'none'} to the byte; the largest difference is {largest} ({name})"
+        said += f"{exact or 'none'} equal to the byte, the largest difference {largest} ({name})"
     static = all(
         getattr(predicted.ledger, bucket) == getattr(found.ledger, bucket)
         for predicted, found, _ in measured
         for bucket in STATIC
     )
-    return said + (". Weights, gradients and optimizer state were predicted to the byte." if static else ".")
+    return said + ("; weights, gradients and optimizer state to the byte." if static else ".")
 
 
 def notes(readings: list[Reading]) -> list[str]:
@@ -121,7 +121,7 @@ def meaning(readings: list[Reading]) -> str:
     first = base.predicted.peak
     shares = [(reading.predicted.peak.total / (first.total or 1) - 1, reading) for reading in others]
     said = [f"{short(reading)} {change(share)}" for share, reading in shares]
-    text = f"Against {short(base)}: {'; '.join(said)}."
+    text = f"Against {short(base)}: {', '.join(said)}."
     share, dearest = max(shares, key=lambda pair: pair[0])
     if base.plan.get("method") == "full" and share > 0 and dearest.plan.get("method") != "full":
         text += f" {why(dearest, base)}"
@@ -142,10 +142,10 @@ def why(dearest: Reading, base: Reading) -> str:
 
 
 def short(reading: Reading) -> str:
-    """'full, fp32' of 'nano full, fp32': a label without the model's name, which stands above."""
-    name = label(reading)
-    at = name.lower().find({"full": "full", "lora": "lora", "qlora": "qlora"}.get(reading.plan.get("method"), name))
-    return name[at:] if at > 0 else name
+    """'LoRA r=8' of 'nano LoRA r=8': a case without the model's name, which stands above."""
+    method = str(reading.plan.get("method"))
+    at = reading.case.lower().find(method)
+    return reading.case[at:] if at > 0 else reading.case
 
 
 def change(share: float) -> str:

@@ -132,11 +132,6 @@ def report_folder(output: Path) -> Path:
     return output.parent / output.name.replace("run", "report", 1)
 
 
-def in_turn(names: list[str]) -> list[str]:
-    """Names of notebooks as they are read: a lesson, then the lab of its number."""
-    return sorted(names, key=lambda name: (name.split("-")[0].removeprefix("lab"), name.startswith("lab")))
-
-
 def write_page(notebook: Notebook, output: Path, names: list[str]) -> str | None:
     """Make the executed notebook's page, which leads to those in ``names``; says why there is none, or None."""
     executed = output / f"{notebook.name}.ipynb"
@@ -144,7 +139,7 @@ def write_page(notebook: Notebook, output: Path, names: list[str]) -> str | None
         report_page = Path(os.path.relpath(report_folder(output) / "index.html", output)).as_posix()
         to_html(
             executed, output / f"{notebook.name}.html", version=notebook.version, source=notebook.path,
-            names=in_turn(names), report=report_page,
+            names=report.in_turn(names), report=report_page,
         )  # fmt: skip
     except (ValueError, OSError, nbformat.ValidationError) as error:  # stopped while it was written
         return f"its executed notebook cannot be shown: {str(error).splitlines()[0]}"
