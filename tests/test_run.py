@@ -75,12 +75,15 @@ def ran(course):
 @pytest.mark.parametrize(
     "name, problem",
     [
-        ("lab01-error", r"cell 4 failed with KeyError: 'missing key' \(in: \{\}\['missing key'\]\)"),
-        ("lab02-exit", r"cell 3 raised SystemExit, so the cells after it never ran: raise SystemExit\(0\)"),
-        ("lab03-killed", r"killed by signal 9 \(SIGKILL\): most likely out of memory \(in cell 3: import os, signal\)"),
+        ("lab01-error", r"In \[3\] failed with KeyError: 'missing key' \(in: \{\}\['missing key'\]\)"),
+        ("lab02-exit", r"In \[2\] raised SystemExit, so the cells after it never ran: raise SystemExit\(0\)"),
+        (
+            "lab03-killed",
+            r"killed by signal 9 \(SIGKILL\): most likely out of memory \(at In \[2\]: import os, signal\)",
+        ),
         ("lab04-big", r"over budget: used 0\.[3-9]\d GB of RAM, declared 0\.10 GB"),
         ("lab04-big", r"over budget: took 0\.\d\d minutes, declared 0\.001"),
-        ("lab05-skipped", r"1 code cells were not executed: cell 4"),
+        ("lab05-skipped", r"1 code cell was not executed: In \[3\]"),
         ("lab06-undeclared", r"declares no budget"),
     ],
 )
@@ -99,14 +102,94 @@ def test_one_failure_does_not_stop_the_others(ran):
     assert "Traceback" not in answer.stdout + answer.stderr
 
 
+def test_cells_have_the_numbers_of_who_runs_the_notebook(course, ran):
+    """papermill injects a cell of its own, which is In [2] for the kernel and in no reader's notebook."""
+    executed = nbformat.read(course / "build/run/lab01-error.ipynb", as_version=4)
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [1, None, 2, 3]
+    assert code[2].outputs[0].execution_count == 2
+    said = [cell.source for cell in executed.cells if cell.cell_type == "markdown"]
+    assert "In [3]" in said[0] and "In[3]" in "".join(code[3].outputs[0].traceback)
+    page = (course / "build/run/lab01-error.html").read_text()
+    assert "In [3]" in page and "In [4]" not in page
+
+
+def test_a_piped_run_is_a_line_a_notebook_and_an_empty_log_is_none(course, ran):
+    assert ran[0].stderr.count("\n") == 1 and "\r" not in ran[0].stderr  # no bar, and what failed
+    assert len(re.findall(r"^(passed|failed)  ", ran[0].stdout, flags=re.M)) == 7
+    # What the others left was about the kernel itself; here nbclient says how it died.
+    assert [path.name for path in (course / "build/run").glob("*.log")] == ["lab03-killed.log"]
+
+
+def test_a_bar_ends_where_the_notebooks_ended(course, ran, monkeypatch):
+    bars = []
+
+    class Bar(run.tqdm):
+        def __init__(self, **options):
+            super().__init__(**(options | {"disable": False, "file": StringIO()}))
+            bars.append(self)
+
+    monkeypatch.setattr(run, "tqdm", Bar)
+    command(course, "--only", "lab02", "--output", "build/bar")
+    assert (bars[0].n, bars[0].total) == (2, 3)
+
+
+def test_pages_lead_to_the_report_and_to_their_neighbours(course, ran):
+    page = (course / "build/run/lab01-error.html").read_text()
+    links = re.findall(r'<a href="([^"]*)">', page[page.index("<nav") :])
+    assert links[:3] == ["01-good.html", "../report/index.html", "lab02-exit.html"] == links[-3:]
+    assert all((course / "build/run" / link).exists() for link in links[:3])
+    assert "The instructor's version of a lab" in page
+    assert "A lesson, executed" in (course / "build/run/01-good.html").read_text()
+
+
+def test_pages_follow_each_other_as_they_are_read():
+    names = ["01-a", "02-b", "lab01-c", "lab02-d", "lab04-e"]
+    assert run.in_turn(names) == ["01-a", "lab01-c", "02-b", "lab02-d", "lab04-e"]
+
+
+@pytest.mark.parametrize("only", [["01", "lab05"], ["01,lab05"], ["01, lab05-skipped"], ["01", "--only", "lab05"]])
+def test_several_notebooks_are_named_with_spaces_or_commas(course, only):
+    chosen = run.arguments(["--only", *only]).only
+    assert [notebook.name for notebook in run.find(course, "solutions", chosen)] == ["01-good", "lab05-skipped"]
+
+
+def check_cell(name: str, source: str):
+    graded = {"grade_id": name, "grade": True, "solution": False, "locked": True, "points": 1, "cell_type": "code"}
+    return nbformat.v4.new_code_cell(source, metadata={"nbgrader": {**graded, "schema_version": 3, "task": False}})
+
+
+def test_a_students_lab_says_what_is_not_written_and_looks_at_the_rest(tmp_path):
+    path = tmp_path / "labs" / "lab01-count" / "lab01-count.ipynb"
+    write(path, "def one(x):\n    raise NotImplementedError()", "def two(x):\n    return 3", "one(1)")
+    notebook = nbformat.read(path, as_version=4)
+    head = "from minigpt.checks.calling import call\nfrom minigpt.checks import score, part, Wrong\n"
+    wrong = "def right(f):\n    if call(f, 1) != 2:\n        raise Wrong('id', 'two(1) is 2')\n"
+    checks = [check_cell("check-one", head + "score('one', part(1, lambda f: call(f, 1), one))")]
+    checks += [check_cell("check-two", head + wrong + "score('two', part(1, right, two))")]
+    checks += [check_cell("check-three", head + "score('three', part(1, lambda f: call(f, 1), two))")]
+    notebook.cells += checks
+    nbformat.write(notebook, path)
+    answer = command(tmp_path, "--source", "labs")
+    assert answer.returncode == 1
+    said = [line.strip() for line in answer.stdout.splitlines() if line.startswith("    ")]
+    assert said == [
+        "not written yet: one",
+        "In [6], check-two: Wrong: two(1) is 2",
+        "what builds on them failed, too: In [4]",
+    ]
+    page = (tmp_path / "build/run-labs/lab01-count.html").read_text()
+    assert "A student's version of a lab" in page and "Passed: three" in page
+
+
 def test_parameters_reach_the_notebook(course, ran):
     outputs = nbformat.read(course / "build/run/01-good.ipynb", as_version=4).cells[-1].outputs
     assert outputs[0].text.splitlines()[-1] == f"7 {course / 'build/run/readings'}"
 
 
 def test_a_dry_run_lists_what_a_cpu_could_not_do(course, ran):
-    if "dry run" not in ran[0].stdout:
-        pytest.skip("this machine has a GPU, so the run is not a dry one")
+    if "On the CPU" not in ran[0].stdout:
+        pytest.skip("this machine has a GPU, so nothing is left out")
     assert "not on a CPU  01-good: train on the whole set" in ran[0].stdout
     assert "train on the whole set" in (course / "build/report/index.html").read_text()
 
@@ -160,6 +243,7 @@ def test_a_notebook_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
         (["-p", "SEED", "b'a'"], "parameter SEED is b'a'"),
         (["-p", "SEED", "1j"], "parameter SEED is 1j"),
         (["--only", "lab77"], "--only is 'lab77'; there is 01-good, lab01-error"),
+        (["--only", "01,lab77"], "--only is 'lab77'; there is 01-good, lab01-error"),
         (["--source", "labs", "--root", "nowhere"], "no notebooks in lessons/ or labs/"),
     ],
 )

@@ -6,16 +6,21 @@ reports on standard output, a JSON object a line: ``{"cell": n}`` as each code c
 
 A problem is one sentence. papermill alone would pass a notebook that raised SystemExit, or that has cells
 nobody executed; here both are problems. ``ram`` is the operating system's own high-water mark of the kernel.
+
+A cell is named as its reader sees it, In [n]. papermill's injected cell has no number: it is not in the notebook.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
+from pathlib import Path
 
+import nbformat
 from jupyter_client.manager import AsyncKernelManager
 
 
@@ -50,18 +55,77 @@ def why_dead(exit_code: int | None) -> str:
     return why
 
 
+def numbers(cells) -> dict[int, int]:
+    """{index of a code cell: n of its In [n]} for who runs the notebook from its top, without an injected cell."""
+    counted = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.strip()]
+    own = [i for i in counted if "injected-parameters" not in cells[i].metadata.get("tags", [])]
+    return {i: n for n, i in enumerate(own, 1)}
+
+
+def renumber(notebook) -> None:
+    """Give the cells of an executed notebook the numbers that its reader sees, in tracebacks, too."""
+    seen = numbers(notebook.cells)
+    code = [(i, cell) for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    new = {str(cell.execution_count): str(seen[i]) for i, cell in code if cell.execution_count and i in seen}
+
+    def put_right(text: str) -> str:
+        return re.sub(r"(?<=In\[)\d+(?=\])|(?<=In \[)\d+(?=\])", lambda found: new.get(found[0], found[0]), text)
+
+    for i, cell in code:
+        cell.execution_count = seen.get(i) if cell.execution_count else None
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
+            if output.output_type == "error":
+                output.traceback = [put_right(line) for line in output.traceback]
+    for cell in notebook.cells:
+        if "papermill-error-cell-tag" in cell.metadata.get("tags", []):
+            cell.source = put_right(cell.source)
+
+
 def unfinished(notebook) -> list[str]:
     """What papermill lets through: SystemExit, and code cells that were never executed."""
-    problems = []
-    code = [(i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code" and cell.source.strip()]
-    for i, cell in code:
+    shown = numbers(notebook.cells)
+    for i, n in shown.items():
+        cell = notebook.cells[i]
         if any(out.output_type == "error" and out.ename == "SystemExit" for out in cell.outputs):
-            problems.append(f"cell {i} raised SystemExit, so the cells after it never ran: {first_line(cell.source)}")
-            return problems
-    skipped = [i for i, cell in code if cell.execution_count is None]
-    if skipped:
-        problems.append(f"{len(skipped)} code cells were not executed: cell {', '.join(map(str, skipped))}")
-    return problems
+            return [f"In [{n}] raised SystemExit, so the cells after it never ran: {first_line(cell.source)}"]
+    skipped = [n for i, n in shown.items() if notebook.cells[i].execution_count is None]
+    if not skipped:
+        return []
+    return [f"{len(skipped)} code cell{'s were' if len(skipped) > 1 else ' was'} not executed: {listed(skipped)}"]
+
+
+def listed(cells: list[int]) -> str:
+    return ", ".join(f"In [{n}]" for n in cells)
+
+
+def exercises(notebook) -> list[str]:
+    """What is wrong in a student's lab that ran to its end: exercises not written, checks that fail, what else broke."""
+    missing: list[str] = []
+    wrong, others = [], []
+    for i, n in numbers(notebook.cells).items():
+        cell = notebook.cells[i]
+        error = next((out for out in cell.outputs if out.output_type == "error"), None)
+        if error is None or "raises-exception" in cell.metadata.get("tags", []):
+            continue
+        if not cell.metadata.get("nbgrader", {}).get("grade"):
+            others.append((n, says(error)))
+        elif unwritten := re.findall(r"(\S+) is not written yet", error.evalue):
+            missing += [name for name in unwritten if name not in missing]
+        else:
+            wrong.append(f"In [{n}], {cell.metadata.nbgrader.grade_id}: {says(error)}")
+    problems = [f"not written yet: {', '.join(missing)}"] if missing else []
+    problems += wrong
+    if others and problems:
+        problems.append(f"what builds on them failed, too: {listed([n for n, _ in others])}")
+    return problems or [f"In [{n}] failed with {message}" for n, message in others]
+
+
+def says(error) -> str:
+    """An error in one line: its first and its last."""
+    lines = f"{error.ename}: {error.evalue}".strip().splitlines()
+    return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1].strip()}"
 
 
 def first_line(source: str) -> str:
@@ -69,7 +133,10 @@ def first_line(source: str) -> str:
 
 
 def execute(job: dict, report) -> list[str]:
-    """Run the notebook that ``job`` names; returns its problems. ``report`` takes one dictionary at a time."""
+    """Run the notebook that ``job`` names; returns its problems. ``report`` takes one dictionary at a time.
+
+    With ``go_on`` an error stops nothing: each exercise of a student's lab is looked at.
+    """
     # jsonschema would spend one or two seconds on compiling a grammar for web addresses, which no notebook needs
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # Python allows it: not to be found
     import papermill
@@ -79,9 +146,9 @@ def execute(job: dict, report) -> list[str]:
     position = {"cell": 0, "source": ""}
 
     def on_cell_start(cell, cell_index):
-        if cell.cell_type == "code":
-            position.update(cell=cell_index + 1, source=first_line(cell.source))
-            report({"cell": cell_index + 1})
+        if numbers([cell]):
+            position.update(cell=position["cell"] + 1, source=first_line(cell.source))
+            report({"cell": position["cell"]})
 
     try:
         notebook = papermill.execute_notebook(
@@ -92,13 +159,21 @@ def execute(job: dict, report) -> list[str]:
             progress_bar=False,
             on_cell_start=on_cell_start,
             kernel_manager_class=WatchedKernel,
+            allow_errors=job["go_on"],
+            # Its warnings are about itself (no encryption on this machine's own ports).
+            extra_arguments=["--IPKernelApp.log_level=ERROR", "--IPKernelApp.extensions=tools.figures"],
         )
     except PapermillExecutionError as error:
-        last = f"{error.ename}: {error.evalue}".strip().splitlines()
-        message = last[0] if len(last) == 1 else f"{last[0]} … {last[-1].strip()}"
-        return [f"cell {position['cell']} failed with {message} (in: {first_line(error.source)})"]
+        if job["go_on"]:
+            return exercises(nbformat.read(job["output"], as_version=4))
+        return [f"In [{position['cell']}] failed with {says(error)} (in: {first_line(error.source)})"]
     except DeadKernelError:
-        return [f"{why_dead(WatchedKernel.exit_code)} (in cell {position['cell']}: {position['source']})"]
+        return [f"{why_dead(WatchedKernel.exit_code)} (at In [{position['cell']}]: {position['source']})"]
+    finally:
+        if Path(job["output"]).exists():
+            executed = nbformat.read(job["output"], as_version=4)
+            renumber(executed)
+            nbformat.write(executed, job["output"])
     return unfinished(notebook)
 
 

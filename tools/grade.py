@@ -175,7 +175,7 @@ def grade_all(root: Path, labs: list[str], students: list[str], minutes: float) 
     others = set(submitted(root)) - set(pairs)
     grades: list[Grade] = []
     released: dict[str, Path | ValueError] = {}
-    for student, lab in tqdm(pairs, unit="submission", dynamic_ncols=True):
+    for student, lab in tqdm(pairs, unit="submission", dynamic_ncols=True, disable=None):
         try:
             if lab not in released:
                 released[lab] = release(root, lab)

@@ -2,13 +2,18 @@
 
 nbconvert's page loads MathJax, require.js and mermaid from a CDN. Here formulas become MathML, which browsers
 draw themselves, every script goes, and a picture that lies elsewhere (the Colab badge) becomes its text.
+
+A page says whose version it shows. Of an instructor's lab it folds the solutions and leaves out hidden tests and mark
+schemes: students run it, too. Links to other notebooks lead to their pages, links to other files to where they lie.
 """
 
 from __future__ import annotations
 
 import html
+import os
 import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 from bs4 import BeautifulSoup
@@ -27,7 +32,20 @@ mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
 .highlight pre, .jp-OutputArea-output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .highlight pre { font-family: var(--jp-code-font-family, monospace); }
+.ledger-bar { display: flex; flex-wrap: wrap; justify-content: space-between; gap: .3rem 1.5rem; padding: .6rem 0; }
+.ledger-version { border-left: 4px solid #23538f; background: #eef3f8; padding: .4rem 1rem; margin: .4rem 0 1rem; }
+details > summary { cursor: pointer; }
+details { margin: 0 0 .8rem; }
+details.ledger-folded { border: 1px solid #dde2e7; border-radius: 3px; padding: .3rem .6rem; flex: 1 1 auto; min-width: 0; }
+img { max-width: 100%; }
 """
+VERSIONS = {
+    "lesson": "A lesson, executed.",
+    "student": "A student's version of a lab, executed.",
+    "instructor": "The instructor's version of a lab, executed. Solutions are folded: open one when you have written your "
+    "own. Hidden tests and mark schemes are left out.",
+}
+FOLDED = {"ledger-solution": "The instructor's solution", "hide-input": "The code of this cell"}  # by tag
 
 
 def mathml(tex: str, display: str) -> str:
@@ -84,13 +102,84 @@ def join_streams(cell) -> None:
         cell.outputs = [o for o in outputs if o.output_type != "stream" or o.text.strip()]
 
 
-def to_html(notebook: Path, output: Path) -> None:
-    """Write ``notebook`` as HTML to ``output``. Raises OSError, or nbformat's errors for a broken notebook."""
-    content = nbformat.read(notebook, as_version=4)
-    content.metadata.setdefault("title", notebook.stem)
-    for cell in content.cells:
-        join_streams(cell)
-    page, _ = OfflineExporter().from_notebook_node(content)
+def alt(cell) -> None:
+    """Give each picture of a cell its text, where its plain output is one (tools/figures.py)."""
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        if "image/png" in data and not str(data.get("text/plain", "<")).startswith("<"):
+            output.metadata.setdefault("image/png", {}).setdefault("alt", data["text/plain"])
+
+
+def without(source: str, region: str) -> str:
+    """``source`` without what stands between nbgrader's marks of this region, and without the marks."""
+    return re.sub(rf"^[ \t]*### BEGIN {region}$.*?^[ \t]*### END {region}$\n?", "", source, flags=re.M | re.S).rstrip()
+
+
+def unmarked(source: str) -> str:
+    """``source`` without nbgrader's marks, which say nothing to a reader."""
+    return re.sub(r"^[ \t]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS|MARK SCHEME)$\n?", "", source, flags=re.M).rstrip()
+
+
+def for_students(cells) -> None:
+    """Leave out hidden tests and mark schemes, drop all marks, and tag the solutions, which ``fold`` then folds."""
+    for cell in cells:
+        if "### BEGIN SOLUTION" in cell.source:
+            cell.metadata.tags = [*cell.metadata.get("tags", []), "ledger-solution"]
+        cell.source = unmarked(without(without(cell.source, "HIDDEN TESTS"), "MARK SCHEME"))
+
+
+def fold(soup: BeautifulSoup) -> None:
+    """Put the code of cells with a tag in ``FOLDED`` under a heading that says what it is, closed."""
+    for tag, heading in FOLDED.items():
+        for editor in soup.select(f"div.celltag_{tag} div.jp-InputArea-editor"):
+            editor.wrap(soup.new_tag("details", attrs={"class": "ledger-folded"}))
+            summary = soup.new_tag("summary")
+            summary.string = heading
+            editor.insert_before(summary)
+
+
+def relink(soup: BeautifulSoup, source: Path, output: Path, pages: set[str]) -> None:
+    """Relative links of the notebook at ``source`` -> links from ``output``; one to nothing becomes its text."""
+    for link in soup.find_all("a", href=True):
+        parts = urlsplit(link["href"])
+        if parts.scheme or parts.netloc or not parts.path:
+            continue
+        target = (source.parent / unquote(parts.path)).resolve()
+        fragment = f"#{parts.fragment}" if parts.fragment else ""
+        if target.suffix == ".ipynb" and target.stem in pages:
+            link["href"] = f"{target.stem}.html{fragment}"
+        elif target.exists():
+            link["href"] = Path(os.path.relpath(target, output.parent.resolve())).as_posix() + fragment
+        else:
+            link.unwrap()
+
+
+def neighbours(name: str, names: list[str], report: str) -> list[tuple[str, str]]:
+    """(text, address) of the links on a page: the one before, the report, the one after, as far as they are there."""
+    i = names.index(name)
+    before, after = names[max(i - 1, 0) : i], names[i + 1 : i + 2]
+    links = [(f"\u2190 {other}", f"{other}.html") for other in before]
+    links.append(("The report of this run", report))
+    return links + [(f"{other} \u2192", f"{other}.html") for other in after]
+
+
+def frame(soup: BeautifulSoup, version: str, links: list[tuple[str, str]]) -> None:
+    """Links above and below the notebook, and the word whose version it is."""
+    body = soup("body")[0]
+    said = soup.new_tag("p", attrs={"class": "ledger-version"})
+    said.string = VERSIONS[version]
+    body.insert(0, said)
+    for place in (0, len(body.contents) + 1):
+        bar = soup.new_tag("nav", attrs={"class": "ledger-bar", "aria-label": "Pages of this run"})
+        for text, address in links:
+            link = soup.new_tag("a", href=address)
+            link.string = text
+            bar.append(link)
+        body.insert(place, bar)
+
+
+def offline(page: str) -> BeautifulSoup:
+    """An exporter's page without anything that is fetched or run, in the course's style."""
     soup = BeautifulSoup(page, features="html.parser")
     for script in soup(["script", "link"]):
         script.decompose()
@@ -101,4 +190,30 @@ def to_html(notebook: Path, output: Path) -> None:
     style = soup.new_tag("style")
     style.string = STYLE
     soup("head")[0].append(style)
+    return soup
+
+
+def to_html(
+    notebook: Path, output: Path, *, version: str = "lesson", source: Path | None = None, names: list[str] | None = None,
+    report: str = "",
+) -> None:  # fmt: skip
+    """Write ``notebook`` as HTML to ``output``. Raises OSError, or nbformat's errors for a broken notebook.
+
+    ``version`` is a key of ``VERSIONS``. ``source`` is where the notebook lies that was executed: its links start
+    there. ``names`` are the notebooks that have a page beside this one, in turn, and ``report`` is the report's address.
+    """
+    content = nbformat.read(notebook, as_version=4)
+    content.metadata.setdefault("title", notebook.stem)
+    for cell in content.cells:
+        join_streams(cell)
+        alt(cell)
+        if cell.metadata.get("jupyter", {}).pop("source_hidden", False):
+            cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
+    if version == "instructor":
+        for_students(content.cells)
+    page, _ = OfflineExporter().from_notebook_node(content)
+    soup = offline(page)
+    fold(soup)
+    relink(soup, source or notebook, output, {*(names or [])})
+    frame(soup, version, neighbours(notebook.stem, names, report) if names else [])
     output.write_text(str(soup), encoding="utf8")

@@ -9,22 +9,25 @@ An error is (predicted - measured) / measured. Left out: timelines, which are in
 from __future__ import annotations
 
 import argparse
+import html
 import io
 import json
 import os
 import re
 import sys
-from math import ceil
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import jinja2
+from markupsafe import Markup, escape
 
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.plan import ALLOWED
 from minigpt.memory.plots import COLORS
 from minigpt.memory.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
-from minigpt.memory.units import GB, MB, gb, gib, mb
+from minigpt.memory.units import GB, MB, gb
+from tools.report_words import error, finding, label, labels, meaning, model, notes, size, tokens
 from tools.supervise import Result
 
 HERE = Path(__file__).resolve().parent
@@ -32,22 +35,12 @@ RECORD = {"environment": dict, "finished": str, "notebooks": list}
 FACTS: dict[str, Any] = {name: str for name in ("python", "system", "cpu")}
 FACTS |= {"cores": int | None, "ram": int, "packages": dict, "gpu": str | None, "vram": int | None}
 RESULT = get_type_hints(Result) | {"problems": list, "seconds": int | float, "minutes_budget": int | float | None}
-LINES = {"train": "#C8C8C8", "validation": "#D55E00"}  # not a bucket's colours
+LINES = ["#1d2733", "#D55E00", "#56B4E9", "#7a3db8", "#8a6d00", "#c2185b", "#4b8b3b"]  # not a bucket's colours
 METHODS = ALLOWED["method"]
 
 
-def error(predicted: int, measured: int) -> str:
-    """How far off a prediction is, in words short enough for a table."""
-    if predicted == measured:
-        return "exact"
-    if measured == 0:
-        return f"{predicted:+,} B"
-    percent = 100 * (predicted - measured) / measured
-    return f"{percent:+.2f}%" if abs(percent) >= 0.01 else f"{predicted - measured:+,} B"
-
-
 def table(reading: Reading) -> dict:
-    """One reading's three rows: predicted, measured, error; a column a bucket, and the peak."""
+    """One reading's rows: predicted, measured, error, or one where they are the same; a column per bucket, and the peak."""
     predicted = [*reading.predicted.ledger.as_dict().values(), reading.predicted.peak.total]
     scale, unit = (GB, "GB") if max(predicted) >= GB else (MB, "MB")
     rows = [("predicted", [f"{size / scale:,.3f}" for size in predicted])]
@@ -57,84 +50,111 @@ def table(reading: Reading) -> dict:
         measured = [*reading.measured.ledger.as_dict().values(), reading.measured.peak.total]
         rows.append(("measured", [f"{size / scale:,.3f}" for size in measured]))
         rows.append(("error", [error(*pair) for pair in zip(predicted, measured, strict=True)]))
+        if predicted == measured:
+            rows = [("both", rows[0][1])]
     return {"reading": reading, "unit": unit, "rows": rows}
 
 
-def bars(readings: list[Reading]) -> list[dict]:
-    """Readings of one architecture together, on one scale: predicted above measured, at the instant of the peak."""
-    groups: dict[str, list[Reading]] = {}
+def ledgers(readings: list[Reading]) -> list[tuple[Reading, list[tuple[str, dict]]]]:
+    """The tables of readings that were taken the same way in one lab: one of these readings, and (label, table) each."""
+    named = list(zip(readings, labels(readings)))
+    same = [
+        list(some) for _, some in groupby(named, key=lambda pair: (pair[0].lab, pair[0].device, pair[0].instrument))
+    ]
+    return [(some[0][0], [(name, table(reading)) for reading, name in some]) for some in same]
+
+
+def groups(readings: list[Reading]) -> list[dict]:
+    """Readings of one architecture together, on one scale; in it those of a lab on as many tokens, with their meaning.
+
+    A bar shows what fills memory at the instant of the predicted peak; a tick stands where the meter read.
+    """
+    together: dict[str, list[Reading]] = {}
     for reading in readings:
-        groups.setdefault(json.dumps(reading.architecture, sort_keys=True), []).append(reading)
+        together.setdefault(json.dumps(reading.architecture, sort_keys=True), []).append(reading)
     out = []
-    for group in groups.values():
-        pairs = [(r, [("predicted", r.predicted), *([("measured", r.measured)] if r.measured else [])]) for r in group]
-        longest = max(memory.peak.total for _, pair in pairs for _, memory in pair) or 1
-        show = gb if longest >= GB else mb
-        drawn = [(reading, [bar(label, memory, longest, show) for label, memory in pair]) for reading, pair in pairs]
-        out.append({"name": model(group[0].architecture), "longest": show(longest), "pairs": drawn})
+    for group in together.values():
+        peaks = [m.peak.total for r in group for m in (r.predicted, r.measured) if m is not None]
+        longest, sets = max(peaks) or 1, []
+        for (lab, shape), some in groupby(group, key=lambda r: (r.lab, tokens(r))):
+            of_lab = list(some)
+            rows = [bar(reading, longest) for reading in of_lab]
+            sets.append({"lab": lab, "tokens": shape, "rows": rows, "meaning": meaning(of_lab)})
+        out.append({"name": model(group[0].architecture), "longest": size(longest), "sets": sets})
     return out
 
 
-def bar(label: str, memory, longest: int, show) -> dict:
-    parts = [(name, size, 100 * size / longest) for name, size in memory.peak.as_dict().items() if size]
-    text = ", ".join(f"{name} {show(size)}" for name, size, _ in parts)
+def bar(reading: Reading, longest: int) -> dict:
+    """One reading's bar: its parts in per cent of the longest, where the meter read, and that in words."""
+    peak, found = reading.predicted.peak, reading.measured
+    parts = [(name, nbytes, 100 * nbytes / longest) for name, nbytes in peak.as_dict().items() if nbytes]
+    text = f"predicted peak {size(peak.total)} at {reading.predicted.peak_at}: "
+    text += ", ".join(f"{name} {size(nbytes)}" for name, nbytes, _ in parts)
+    text += f"; measured {size(found.peak.total)}" if found else "; not measured here"
     return {
-        "label": label, "parts": parts, "total": show(memory.peak.total), "at": memory.peak_at,
-        "text": f"{label} peak {show(memory.peak.total)} at {memory.peak_at}: {text}",
+        "label": label(reading), "device": reading.device, "parts": parts, "total": size(peak.total), "text": text,
+        "tick": 100 * found.peak.total / longest if found else None,
+        "error": error(peak.total, found.peak.total) if found else "not measured",
     }  # fmt: skip
 
 
-def model(architecture: dict) -> str:
-    """'minigpt, 4 layers, 128 wide', from an architecture's fields."""
-    names = (("n_layer", "layers"), ("n_embd", "wide"))
-    sizes = [f"{architecture[key]:,} {word}" for key, word in names if key in architecture]
-    return ", ".join([architecture.get("family", "a model"), *sizes])
+def losses(readings: list[Reading]) -> list[dict]:
+    """The losses of each lab: one plot of all, a line of words for each, and what they come to."""
+    trained = [r for r in readings if any(r.extra.get("curve", {}).values()) or r.extra.get("validation")]
+    out = []
+    for lab, some in groupby(trained, key=lambda reading: reading.lab):
+        of_lab = list(some)
+        colors = dict(zip((r.case for r in of_lab), LINES * len(of_lab)))
+        lines = [(colors[r.case], label(r), r.extra.get("validation")) for r in of_lab]
+        ends = [(r.extra["validation"]["after"], label(r)) for r in of_lab if r.extra.get("validation")]
+        said = f"Lowest at the end: {min(ends)[1]}, {min(ends)[0]:.3f} bits per byte." if len(ends) > 1 else ""
+        out.append({"lab": lab, "svg": curves(of_lab, colors), "lines": lines, "meaning": said})
+    return out
 
 
-def finding(readings: list[Reading]) -> str:
-    """The one sentence on top."""
-    measured = [(r.predicted, r.measured) for r in readings if r.measured is not None]
-    if not measured:
-        return "Nothing has been measured yet."
-    worst = max(abs(predicted.peak.total / (found.peak.total or 1) - 1) for predicted, found in measured)
-    static = all(
-        getattr(predicted.ledger, name) == getattr(found.ledger, name)
-        for predicted, found in measured
-        for name in BUCKETS[:3]
-    )
-    count = "the one step" if len(measured) == 1 else f"all {len(measured)} steps"
-    how = "to the byte" if worst == 0 else f"to within {ceil(1e4 * worst) / 100:.2f}%"
-    sentence = f"The peak memory of {count} measured here was predicted {how}"
-    return sentence + ("; weights, gradients and optimizer state to the byte." if static else ".")
+def curves(readings: list[Reading], colors: dict[str, str]) -> str:
+    """All losses of a lab on one axis, as inline SVG, or nothing where no reading has any.
 
-
-def curve(reading: Reading) -> str:
-    """The loss curve of a reading as inline SVG, or nothing where it has none."""
-    series = {name: points for name, points in reading.extra.get("curve", {}).items() if points}
-    if not series:
+    Pale: every training step. Strong: validation; where that was taken twice alone, two points and no line.
+    """
+    if not any(points for reading in readings for points in reading.extra.get("curve", {}).values()):
         return ""
     import matplotlib
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": reading.case, "font.family": "sans-serif"}):
+    lab = readings[0].lab
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": lab, "font.family": "sans-serif"}):
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6.4, 2.9), layout="constrained")
+        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
         axes = figure.subplots()
-        for name, points in series.items():
-            steps, values = zip(*points, strict=True)
-            marker = "o" if name == "validation" else None
-            axes.plot(steps, values, color=LINES.get(name), marker=marker, markersize=4, label=name, linewidth=1.8)
+        for reading in readings:
+            color = colors[reading.case]
+            for name, points in reading.extra.get("curve", {}).items():
+                if points and name == "validation":
+                    line = "-" if len(points) > 2 else "none"
+                    axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=5, linestyle=line)
+                elif points:
+                    axes.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.45)
         axes.set_xlabel("optimizer step")
         axes.set_ylabel("loss in bits per byte")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.legend(frameon=False)
         page = io.StringIO()
         figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     svg = page.getvalue()
-    title = f"Loss of {reading.case}: {', '.join(series)}, in bits per byte by optimizer step"
+    title = html.escape(f"Losses of {lab}, in bits per byte by optimizer step: {', '.join(map(label, readings))}")
     return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+
+
+def code(text: str) -> Markup:
+    """A sentence with its `code` marked up."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def in_turn(names: list[str]) -> list[str]:
+    """Names of notebooks as they are read: a lesson, then the lab of its number."""
+    return sorted(names, key=lambda name: (name.split("-")[0].removeprefix("lab"), name.startswith("lab")))
 
 
 def rung(reading: Reading) -> tuple:
@@ -151,7 +171,11 @@ def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
     for path in sorted((run / "readings").glob("*.json")):
         try:
             reading = read_reading(path)
-            table(reading), curve(reading)  # what cannot be drawn is broken, too, and costs no other reading
+            (
+                table(reading),
+                bar(reading, 1),
+                losses([reading]),
+            )  # what cannot be drawn is broken, too, and costs no other reading
             readings.append(reading)
         except Exception as problem:
             broken.append(str(problem) if path.name in str(problem) else f"{path} cannot be drawn: {problem}")
@@ -201,6 +225,8 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
     """Write ``output/index.html`` from the folder ``run``; returns its path and the readings that are broken."""
     results, readings, not_on_cpu, broken = collect(run)
     notebooks = results["notebooks"]
+    turn = in_turn([entry["name"] for entry in notebooks])
+    notebooks.sort(key=lambda entry: turn.index(entry["name"]))
     titles = {entry["name"].split("-")[0]: entry["title"] for entry in notebooks}
     for entry in notebooks:
         executed = run / f"{entry['name']}.html"
@@ -210,12 +236,11 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     page = environment.get_template("report.html.j2").render(
-        finding=finding(readings), results=results, notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
+        finding=finding(readings), results=results, notes=notes(readings), code=code, notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
         failed=[entry for entry in notebooks if entry["status"] != "passed"],
         minutes=sum(entry["seconds"] for entry in notebooks) / 60, facts=results["environment"],
-        tables=[table(reading) for reading in readings], groups=bars(readings), broken=broken, not_on_cpu=not_on_cpu,
-        trained=[(r, curve(r)) for r in readings if r.extra.get("curve") or r.extra.get("validation")],
-        samples=[(r, r.extra["samples"]) for r in readings if r.extra.get("samples")], gb=gb, gib=gib,
+        ledgers=ledgers(readings), groups=groups(readings),
+        broken=broken, not_on_cpu=not_on_cpu, trained=losses(readings), gb=gb,
     )  # fmt: skip
     write_atomically(output / "index.html", page)
     return output / "index.html", broken

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import re
 import sys
 from ast import literal_eval
 from dataclasses import asdict
@@ -26,9 +28,13 @@ from tools.notebook_html import to_html
 from tools.supervise import Notebook, Result, run_one
 
 
+VERSIONS = {"solutions": "instructor", "labs": "student"}  # whose version of a lab lies in which folder
+
+
 def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
     """The notebooks to run, lessons first. Raises ValueError where there are none, or ``only`` names another."""
-    paths = sorted((root / "lessons").glob("*.ipynb")) + sorted((root / source).glob("*/*.ipynb"))
+    labs = sorted((root / source).glob("*/*.ipynb"))
+    paths = sorted((root / "lessons").glob("*.ipynb")) + labs
     if not paths:
         raise ValueError(f"no notebooks in lessons/ or {source}/ of {root}; make them with: make notebooks")
     chosen = []
@@ -40,7 +46,8 @@ def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
     notebooks = []
     for path in paths:
         try:
-            notebooks += [Notebook(path)] if not only or path in chosen else []
+            version = VERSIONS[source] if path in labs else "lesson"
+            notebooks += [Notebook(path, version)] if not only or path in chosen else []
         except Exception as error:  # nbformat raises many kinds, all about the file
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"{path} cannot be read: {reason}") from None
@@ -114,6 +121,31 @@ def line(result: Result) -> str:
     return "\n".join([first, *(f"    {problem}" for problem in result.problems)])
 
 
+def say(bar, text: str) -> None:
+    """A line in the terminal above the bar; at once, also where the output is piped."""
+    bar.write(text, file=sys.stdout)
+    sys.stdout.flush()
+
+
+def report_folder(output: Path) -> Path:
+    """build/report beside build/run, build/report-labs beside build/run-labs."""
+    return output.parent / output.name.replace("run", "report", 1)
+
+
+def write_page(notebook: Notebook, output: Path, names: list[str]) -> str | None:
+    """Make the executed notebook's page, which leads to those in ``names``; says why there is none, or None."""
+    executed = output / f"{notebook.name}.ipynb"
+    try:
+        report_page = Path(os.path.relpath(report_folder(output) / "index.html", output)).as_posix()
+        to_html(
+            executed, output / f"{notebook.name}.html", version=notebook.version, source=notebook.path,
+            names=report.in_turn(names), report=report_page,
+        )  # fmt: skip
+    except (ValueError, OSError, nbformat.ValidationError) as error:  # stopped while it was written
+        return f"its executed notebook cannot be shown: {str(error).splitlines()[0]}"
+    return None
+
+
 def run_all(notebooks, shared, output: Path, root: Path, facts: dict, resume: bool, order: list[str]) -> list[Result]:
     """Run them one after the other; returns a Result each. What is finished stays on Ctrl-C."""
     gpu = facts["gpu"] is not None
@@ -123,26 +155,25 @@ def run_all(notebooks, shared, output: Path, root: Path, facts: dict, resume: bo
         for notebook in notebooks:
             earlier.pop(notebook.name, None)
     done = []
-    with tqdm(total=sum(nb.code_cells for nb in notebooks), unit="cell", dynamic_ncols=True) as bar:
+    pages = [nb.name for nb in notebooks] + [path.stem for path in output.glob("*.html")]
+    names = [name for name in order if name in pages]
+    # A bar is for a terminal alone: a file gets the one line that each notebook ends with.
+    with tqdm(total=sum(nb.code_cells for nb in notebooks), unit="cell", dynamic_ncols=True, disable=None) as bar:
         for notebook in notebooks:
             bar.set_description(notebook.name)
             before = earlier.get(notebook.name)
             if before and before["status"] == "passed" and before["fingerprint"] == marks[notebook.name]:
                 done.append(Result(**before))
                 bar.update(notebook.code_cells)
-                bar.write(f"kept    {notebook.name}: passed before, unchanged since", file=sys.stdout)
+                say(bar, f"kept    {notebook.name}: passed before, unchanged since")
                 continue
-            end = bar.n + notebook.code_cells
             forget(output, notebook.name)
             result = run_one(notebook, shared[notebook.name], output, root, gpu, marks[notebook.name], bar.update)
             if (output / f"{notebook.name}.ipynb").exists():
-                try:
-                    to_html(output / f"{notebook.name}.ipynb", output / f"{notebook.name}.html")
-                except (ValueError, OSError, nbformat.ValidationError) as error:  # stopped while it was written
-                    result.problems.append(f"its executed notebook cannot be shown: {str(error).splitlines()[0]}")
+                if problem := write_page(notebook, output, names):
+                    result.problems.append(problem)
                     result.status = "failed"
-            bar.update(end - bar.n)
-            bar.write(line(result), file=sys.stdout)
+            say(bar, line(result))
             done.append(result)
             earlier[notebook.name] = asdict(result)
             save_results(output, facts, earlier, order)
@@ -152,13 +183,17 @@ def run_all(notebooks, shared, output: Path, root: Path, facts: dict, resume: bo
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.run", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, as lab02 or 01")
+    parser.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="NAME", help="notebooks, as lab02 or 01; commas, too"
+    )
     parser.add_argument("--source", default="solutions", choices=("solutions", "labs"), help="which labs to run")
     parser.add_argument("--resume", action="store_true", help="keep what passed before and has not changed since")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter")
     parser.add_argument("--output", type=Path, help="where results go (default build/run; with labs, build/run-labs)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.only = [name for text in args.only for name in re.split(r"[\s,]+", text) if name]
+    return args
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -173,12 +208,13 @@ def main(argv: list[str] | None = None) -> int:
         shared = share_parameters(chosen, {name: value(text) for name, text in args.p})
         output.mkdir(parents=True, exist_ok=True)
         facts = environment.describe()
-        where = facts["gpu"] or "No GPU: this is a dry run on a CPU"
-        print(f"{where}. {len(chosen)} notebooks, labs from {args.source}/, results in {args.output}/")
+        where = facts["gpu"] or "On the CPU; what that makes shorter is said at the end"
+        notebooks = "1 notebook" if len(chosen) == 1 else f"{len(chosen)} notebooks"
+        print(f"{where}. {notebooks}, labs from {args.source}/, results in {args.output}/", flush=True)
         results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything])
         for entry in report.could_not(output):
             print(f"not on a CPU  {entry['notebook']}: {entry['what']}")
-        page, broken = report.build(output, output.parent / output.name.replace("run", "report", 1))
+        page, broken = report.build(output, report_folder(output))
     except (ValueError, OSError) as error:
         print(f"run: {error}", file=sys.stderr)
         return 2

@@ -37,6 +37,7 @@ class Notebook:
     """One notebook to run: where it is, what it declares, which parameters it takes."""
 
     path: Path
+    version: str = "lesson"  # or "instructor" or "student": whose version of a lab it is
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +171,7 @@ def run_one(
         passed_on.setdefault("READINGS_DIR", str(readings))
     job = {
         "notebook": str(notebook.path), "output": str(output / f"{notebook.name}.ipynb"),
-        "parameters": passed_on, "cwd": str(cwd),
+        "parameters": passed_on, "cwd": str(cwd), "go_on": notebook.version == "student",
     }  # fmt: skip
     path = os.pathsep.join(filter(None, [str(root), str(ROOT), os.environ.get("PYTHONPATH")]))
     env = dict(os.environ, PYTHONPATH=path, LEDGER_READINGS=str(readings), LEDGER_NOTEBOOK=notebook.name)
@@ -202,6 +203,8 @@ def run_one(
             timer.cancel()
             sampler.stopped.set()
             kill_tree(worker.pid)
+    if not os.path.getsize(log.name):
+        os.unlink(log.name)
     sampler.join()
     seconds = time.monotonic() - start
     if late.is_set():

@@ -10,8 +10,8 @@ real GPU can be replayed on a machine that has none. All sizes are integer bytes
      "extra": {...}}
 
 ``extra`` is free. The report draws these of its keys: ``validation`` {"before", "after"} and ``curve``
-{"train": [[step, value], ...], "validation": [...]}, both in bits per byte, and ``samples``
-[{"prompt", "before", "after"}, ...].
+{"train": [[step, value], ...], "validation": [...]}, both in bits per byte. ``samples`` [{"prompt", "before",
+"after"}, ...] is kept for who reads the file.
 
 Left out: the timeline of a step, which is large and can be measured again. This file imports no torch.
 """
