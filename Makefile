@@ -1,5 +1,5 @@
 # Every target sets up what it needs: once, into .venv. `make help` lists them.
-# Variables: PYTHON=python3.12   ONLY=lab02   SOURCE=labs   ARGS="-p PRESET micro"
+# Variables: PYTHON=python3.12   ONLY="lab01 lab02"   SOURCE=labs   ARGS="-p PRESET micro"
 
 SHELL := /bin/bash
 VENV := .venv
@@ -9,12 +9,17 @@ EXTRAS := course,real,test
 export PATH := $(CURDIR)/$(BIN):$(PATH)# nbgrader calls alembic by name
 
 .DEFAULT_GOAL := help
+ifeq ($(origin PYTHON),command line)
+ifneq ($(wildcard $(READY)),)
+$(info PYTHON=$(PYTHON) is not used: .venv is set up. To set it up with another Python, first: make clean)
+endif
+endif
 .PHONY: help run test test-quick lint coverage lab notebooks grade colab doctor base bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY=lab02 SOURCE=labs ARGS="-p NAME VALUE")
+run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY="01 lab02" SOURCE=labs ARGS="-p NAME VALUE")
 	$(BIN)/python -m tools.run $(if $(ONLY),--only $(ONLY)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 test: $(READY) ## run the tests, in two processes

@@ -3,6 +3,7 @@
 solutions/ is nbgrader's source, labs/ its release; whatever grading makes lies under build/grading.
 """
 
+import sys
 from pathlib import Path
 
 from nbgrader.preprocessors import NbGraderPreprocessor
@@ -23,6 +24,8 @@ c.CourseDirectory.db_url = f"sqlite:///{course / grading / 'gradebook.db'}"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "__pycache__", "*.pyc", "*.safetensors", "build", "*.bank.py"]
 
 c.ExecutePreprocessor.timeout = 600  # seconds a cell; nbgrader's 30 is too short for training
+sys.path.append(str(course))  # where tools/ is, for JupyterLab's nbgrader pages
+c.GenerateFeedback.exporter_class = "tools.feedback.FeedbackExporter"
 c.OverwriteCells.add_missing_cells = True  # a deleted check comes back and is graded
 
 

@@ -16,7 +16,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbgrader.utils import determine_grade
 
+from tests.test_report import Loads
 from tools import ROOT, grade
+from tools.feedback import readable
 from tools.submission import check, find, read, repair
 
 LAB = "lab01-tiny"
@@ -37,7 +39,7 @@ def answer(name: str, body: str):
 
 def source_notebook():
     cells = [
-        new_markdown_cell("# A tiny lab", id="title"),
+        new_markdown_cell("# A tiny lab\n\n$10^9$ bytes, [a lesson](../lessons/01.ipynb)", id="title"),
         new_code_cell("import math", id="imports"),
         answer("double", ANSWERS["double"]),
         graded("double-check", f"assert double(2) == 4\n{HIDDEN}", 2),
@@ -133,8 +135,20 @@ def test_points_of_each_exercise_and_feedback_are_written(course, grades):
         points = {(row["student"], row["exercise"]): float(row["score"]) for row in csv.DictReader(file)}
     assert points["half", "double-check"] == 0 and points["half", "square-check"] == 3
     page = course[0] / grade.GRADING / "feedback" / "half" / LAB / f"{LAB}.html"
-    assert "NotImplementedError" in page.read_text()
+    text = page.read_text()
+    assert "NotImplementedError" in text
+    assert Loads(text).found == [] and "<msup>" in text and "$10^9$" not in text
+    assert Loads(text).ids[:2] == ["#double-check", "#square-check"] and "Test cell" not in text
+    assert ">double-check</a> (Score: 0.0 / 2.0)" in text  # each check by its name
+    assert "01.ipynb" not in text and "### BEGIN" not in text and "pre-wrap" in text
     assert not (course[0] / "labs").exists()  # grading leaves the committed student version alone
+
+
+def test_a_mark_scheme_has_a_students_heading_and_is_folded():
+    text = "Why?\n\n### BEGIN MARK SCHEME\nIt is shared (2 points).\n### END MARK SCHEME"
+    folded = "<details>\n<summary>How it is graded</summary>\n\nIt is shared (2 points).\n\n</details>"
+    assert readable(text) == f"Why?\n\n{folded}"
+    assert readable(f"assert double(2) == 4\n{HIDDEN}") == "assert double(2) == 4\nassert double(5) == 10"
 
 
 def test_grading_one_keeps_the_others_scores(course, grades):

@@ -97,6 +97,12 @@ def test_set_up_happens_once(make):
     assert make("notebooks").calls == ["-m tools.build"]
 
 
+def test_a_python_that_comes_too_late_is_said(make):
+    assert "is not used" not in make("doctor").out
+    again = make("doctor", "PYTHON=python9")
+    assert again.calls == DOCTOR and "PYTHON=python9 is not used: .venv is set up." in again.out
+
+
 def test_changed_versions_are_installed_into_the_same_environment(make):
     ready = make("doctor").root / ".venv" / ".ready"
     os.utime(ready, (0, 0))
@@ -136,6 +142,7 @@ def test_the_run_target_passes_its_variables(make):
     make("doctor")
     ran = make("run", "ONLY=lab02", "SOURCE=labs", "ARGS=-p PRESET micro")
     assert ran.calls == ["-m tools.run --only lab02 --source labs -p PRESET micro"]
+    assert make("run", "ONLY=01 lab02").calls == ["-m tools.run --only 01 lab02"]
 
 
 def test_lint_checks_style_format_and_types_and_stops_at_the_first_that_fails(make):

@@ -101,7 +101,7 @@ def listed(cells: list[int]) -> str:
 
 
 def exercises(notebook) -> list[str]:
-    """What is wrong in a student's lab that ran to its end: exercises not written, checks that fail, what else broke."""
+    """What is wrong in a student's lab that ran to its end: exercises not written, wrong ones, what else broke."""
     missing: list[str] = []
     wrong, others = [], []
     for i, n in numbers(notebook.cells).items():
@@ -143,12 +143,13 @@ def execute(job: dict, report) -> list[str]:
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
-    position = {"cell": 0, "source": ""}
+    at, source = 0, ""
 
     def on_cell_start(cell, cell_index):
+        nonlocal at, source
         if numbers([cell]):
-            position.update(cell=position["cell"] + 1, source=first_line(cell.source))
-            report({"cell": position["cell"]})
+            at, source = at + 1, first_line(cell.source)
+            report({"cell": at})
 
     try:
         notebook = papermill.execute_notebook(
@@ -166,9 +167,9 @@ def execute(job: dict, report) -> list[str]:
     except PapermillExecutionError as error:
         if job["go_on"]:
             return exercises(nbformat.read(job["output"], as_version=4))
-        return [f"In [{position['cell']}] failed with {says(error)} (in: {first_line(error.source)})"]
+        return [f"In [{at}] failed with {says(error)} (in: {first_line(error.source)})"]
     except DeadKernelError:
-        return [f"{why_dead(WatchedKernel.exit_code)} (at In [{position['cell']}]: {position['source']})"]
+        return [f"{why_dead(WatchedKernel.exit_code)} (at In [{at}]: {source})"]
     finally:
         if Path(job["output"]).exists():
             executed = nbformat.read(job["output"], as_version=4)

@@ -36,14 +36,14 @@ mtd[columnalign="right"] { text-align: right; }
 .ledger-version { border-left: 4px solid #23538f; background: #eef3f8; padding: .4rem 1rem; margin: .4rem 0 1rem; }
 details > summary { cursor: pointer; }
 details { margin: 0 0 .8rem; }
-details.ledger-folded { border: 1px solid #dde2e7; border-radius: 3px; padding: .3rem .6rem; flex: 1 1 auto; min-width: 0; }
+details.ledger-folded { border: 1px solid #dde2e7; padding: .3rem .6rem; flex: 1 1 auto; min-width: 0; }
 img { max-width: 100%; }
 """
 VERSIONS = {
     "lesson": "A lesson, executed.",
     "student": "A student's version of a lab, executed.",
-    "instructor": "The instructor's version of a lab, executed. Solutions are folded: open one when you have written your "
-    "own. Hidden tests and mark schemes are left out.",
+    "instructor": "The instructor's version of a lab, executed. Solutions are folded: open one when you have written "
+    "your own. Hidden tests and mark schemes are left out.",
 }
 FOLDED = {"ledger-solution": "The instructor's solution", "hide-input": "The code of this cell"}  # by tag
 
@@ -141,7 +141,7 @@ def fold(soup: BeautifulSoup) -> None:
 def relink(soup: BeautifulSoup, source: Path, output: Path, pages: set[str]) -> None:
     """Relative links of the notebook at ``source`` -> links from ``output``; one to nothing becomes its text."""
     for link in soup.find_all("a", href=True):
-        parts = urlsplit(link["href"])
+        parts = urlsplit(str(link["href"]))
         if parts.scheme or parts.netloc or not parts.path:
             continue
         target = (source.parent / unquote(parts.path)).resolve()
@@ -194,13 +194,13 @@ def offline(page: str) -> BeautifulSoup:
 
 
 def to_html(
-    notebook: Path, output: Path, *, version: str = "lesson", source: Path | None = None, names: list[str] | None = None,
-    report: str = "",
+    notebook: Path, output: Path, *, version: str = "lesson", source: Path | None = None,
+    names: list[str] | None = None, report: str = "",
 ) -> None:  # fmt: skip
     """Write ``notebook`` as HTML to ``output``. Raises OSError, or nbformat's errors for a broken notebook.
 
     ``version`` is a key of ``VERSIONS``. ``source`` is where the notebook lies that was executed: its links start
-    there. ``names`` are the notebooks that have a page beside this one, in turn, and ``report`` is the report's address.
+    there. ``names`` are the notebooks that have a page in this folder, in turn; ``report`` is the report's address.
     """
     content = nbformat.read(notebook, as_version=4)
     content.metadata.setdefault("title", notebook.stem)

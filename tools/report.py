@@ -40,7 +40,7 @@ METHODS = ALLOWED["method"]
 
 
 def table(reading: Reading) -> dict:
-    """One reading's rows: predicted, measured, error, or one where they are the same; a column per bucket, and the peak."""
+    """One reading's rows: predicted, measured, error, or one where they are the same. The columns: buckets, peak."""
     predicted = [*reading.predicted.ledger.as_dict().values(), reading.predicted.peak.total]
     scale, unit = (GB, "GB") if max(predicted) >= GB else (MB, "MB")
     rows = [("predicted", [f"{size / scale:,.3f}" for size in predicted])]
@@ -56,12 +56,14 @@ def table(reading: Reading) -> dict:
 
 
 def ledgers(readings: list[Reading]) -> list[tuple[Reading, list[tuple[str, dict]]]]:
-    """The tables of readings that were taken the same way in one lab: one of these readings, and (label, table) each."""
-    named = list(zip(readings, labels(readings)))
-    same = [
-        list(some) for _, some in groupby(named, key=lambda pair: (pair[0].lab, pair[0].device, pair[0].instrument))
-    ]
-    return [(some[0][0], [(name, table(reading)) for reading, name in some]) for some in same]
+    """Readings that were taken the same way in one lab: one of them, and for each its label and its table."""
+    out: list[tuple[Reading, list[tuple[str, dict]]]] = []
+    for reading, name in zip(readings, labels(readings), strict=True):
+        last = out[-1][0] if out else None
+        if last is None or any(getattr(last, k) != getattr(reading, k) for k in ("lab", "device", "instrument")):
+            out.append((reading, []))
+        out[-1][1].append((name, table(reading)))
+    return out
 
 
 def groups(readings: list[Reading]) -> list[dict]:
@@ -236,7 +238,8 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     page = environment.get_template("report.html.j2").render(
-        finding=finding(readings), results=results, notes=notes(readings), code=code, notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
+        finding=finding(readings), results=results, notes=notes(readings), code=code,
+        notebooks=notebooks, titles=titles, colors=COLORS, buckets=BUCKETS,
         failed=[entry for entry in notebooks if entry["status"] != "passed"],
         minutes=sum(entry["seconds"] for entry in notebooks) / 60, facts=results["environment"],
         ledgers=ledgers(readings), groups=groups(readings),

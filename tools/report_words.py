@@ -114,7 +114,7 @@ def notes(readings: list[Reading]) -> list[str]:
 
 
 def meaning(readings: list[Reading]) -> str:
-    """What the readings of one model, in one lab, on as many tokens, say beside each other: peaks, against the first."""
+    """What readings of one model, in one lab, on as many tokens, say together: their peaks against the first one's."""
     if len(readings) < 2:
         return ""
     base, *others = readings

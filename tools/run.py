@@ -27,7 +27,6 @@ from tools import ROOT, environment, report
 from tools.notebook_html import to_html
 from tools.supervise import Notebook, Result, run_one
 
-
 VERSIONS = {"solutions": "instructor", "labs": "student"}  # whose version of a lab lies in which folder
 
 
