@@ -15,6 +15,7 @@ from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.architecture import family_class
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.plots import losses
 from minigpt.memory.readings import load_readings, not_on_cpu, read_reading, save_reading
 from tools import report, report_words, run
 from tools.notebook_html import mathml, to_html
@@ -251,19 +252,18 @@ def test_the_buffers_of_a_llama_are_explained(tmp_path):
     ]
 
 
-def test_all_losses_of_a_lab_are_in_one_plot_and_two_points_are_no_line(tmp_path):
+def test_all_losses_of_a_lab_are_in_one_plot(tmp_path):
     two = {"train": [[0, 5.5], [9, 2]], "validation": [[0, 5.6], [9, 1.25]]}
     three = two | {"validation": [[0, 5.6], [5, 2], [9, 1.5]]}
     for case, curve, after in (("a", two, 1.25), ("b", three, 1.5)):
         save(tmp_path, case=case, extra={"curve": curve, "validation": {"before": 5.6, "after": after}})
     save(tmp_path, case="c", lab="lab09", extra={"curve": three})
-    one, other = report.losses(load_readings(tmp_path))
-    assert len(one["lines"]) == 2 and one["meaning"] == "Lowest at the end: a, fp32, 1.250 bits per byte."
-    assert other["meaning"] == "" and one["svg"].count("<svg") == 1
-    drawn = [len(re.findall(rf"stroke: {color.lower()}", one["svg"].lower())) for color in report.LINES[:2]]
-    lines = [re.findall(rf'<path d="M[^"]*"[^>]*fill: none; stroke: {color.lower()}', one["svg"].lower().replace(
-        'd="m', 'd="M')) for color in report.LINES[:2]]  # fmt: skip
-    assert drawn[0] > 0 and [len(paths) for paths in lines] == [1, 2]  # training; training and validation
+    one, other = report.trained(load_readings(tmp_path))
+    assert one["validation"] == "a, fp32 5.600 before, 1.250 after; b, fp32 5.600 before, 1.500 after"
+    assert "Lowest at the end: a, fp32, 1.250 bits per byte" in one["svg"] and one["svg"].count("<svg") == 1
+    assert other["validation"] == "" and "Lowest" not in other["svg"]
+    drawn = losses({"a": two, "b": three}, "").get_lines()  # training and validation of each
+    assert [line.get_linestyle() for line in drawn] == ["-", "None", "--", "--"]  # two points are no line
 
 
 BROKEN = [

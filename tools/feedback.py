@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 
-from tools.notebook_html import OfflineExporter, alt, join_streams, offline, unmarked
+from tools.notebook_html import OfflineExporter, join_streams, offline, unmarked
 
 STYLE = """
 div.cell, div.inner_cell, div.nbgrader_cell, div.output_subarea, div.text_cell_render { min-width: 0; max-width: 100%; }
@@ -33,7 +33,6 @@ class FeedbackExporter(OfflineExporter):
         nb = copy.deepcopy(nb)
         for cell in nb.cells:
             join_streams(cell)
-            alt(cell)
             cell.source = readable(cell.source)
         page, resources = super().from_notebook_node(nb, resources, **options)
         soup = offline(page)

@@ -102,14 +102,6 @@ def join_streams(cell) -> None:
         cell.outputs = [o for o in outputs if o.output_type != "stream" or o.text.strip()]
 
 
-def alt(cell) -> None:
-    """Give each picture of a cell its text, where its plain output is one (tools/figures.py)."""
-    for output in cell.get("outputs", []):
-        data = output.get("data", {})
-        if "image/png" in data and not str(data.get("text/plain", "<")).startswith("<"):
-            output.metadata.setdefault("image/png", {}).setdefault("alt", data["text/plain"])
-
-
 def without(source: str, region: str) -> str:
     """``source`` without what stands between nbgrader's marks of this region, and without the marks."""
     return re.sub(rf"^[ \t]*### BEGIN {region}$.*?^[ \t]*### END {region}$\n?", "", source, flags=re.M | re.S).rstrip()
@@ -206,7 +198,6 @@ def to_html(
     content.metadata.setdefault("title", notebook.stem)
     for cell in content.cells:
         join_streams(cell)
-        alt(cell)
         if cell.metadata.get("jupyter", {}).pop("source_hidden", False):
             cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
     if version == "instructor":

@@ -35,7 +35,6 @@ RECORD = {"environment": dict, "finished": str, "notebooks": list}
 FACTS: dict[str, Any] = {name: str for name in ("python", "system", "cpu")}
 FACTS |= {"cores": int | None, "ram": int, "packages": dict, "gpu": str | None, "vram": int | None}
 RESULT = get_type_hints(Result) | {"problems": list, "seconds": int | float, "minutes_budget": int | float | None}
-LINES = ["#1d2733", "#D55E00", "#56B4E9", "#7a3db8", "#8a6d00", "#c2185b", "#4b8b3b"]  # not a bucket's colours
 METHODS = ALLOWED["method"]
 
 
@@ -100,53 +99,40 @@ def bar(reading: Reading, longest: int) -> dict:
     }  # fmt: skip
 
 
-def losses(readings: list[Reading]) -> list[dict]:
-    """The losses of each lab: one plot of all, a line of words for each, and what they come to."""
-    trained = [r for r in readings if any(r.extra.get("curve", {}).values()) or r.extra.get("validation")]
+def trained(readings: list[Reading]) -> list[dict]:
+    """The losses of each lab: one plot of all its runs, and validation before and after in words."""
+    have = [r for r in readings if any(r.extra.get("curve", {}).values()) or r.extra.get("validation")]
     out = []
-    for lab, some in groupby(trained, key=lambda reading: reading.lab):
+    for lab, some in groupby(have, key=lambda reading: reading.lab):
         of_lab = list(some)
-        colors = dict(zip((r.case for r in of_lab), LINES * len(of_lab)))
-        lines = [(colors[r.case], label(r), r.extra.get("validation")) for r in of_lab]
-        ends = [(r.extra["validation"]["after"], label(r)) for r in of_lab if r.extra.get("validation")]
-        said = f"Lowest at the end: {min(ends)[1]}, {min(ends)[0]:.3f} bits per byte." if len(ends) > 1 else ""
-        out.append({"lab": lab, "svg": curves(of_lab, colors), "lines": lines, "meaning": said})
+        ends = [(label(r), r.extra["validation"]) for r in of_lab if r.extra.get("validation")]
+        said = [f"{name} {loss['before']:.3f} before, {loss['after']:.3f} after" for name, loss in ends]
+        out.append({"lab": lab, "svg": curves(of_lab), "validation": "; ".join(said)})
     return out
 
 
-def curves(readings: list[Reading], colors: dict[str, str]) -> str:
-    """All losses of a lab on one axis, as inline SVG, or nothing where no reading has any.
-
-    Pale: every training step. Strong: validation; where that was taken twice alone, two points and no line.
-    """
-    if not any(points for reading in readings for points in reading.extra.get("curve", {}).values()):
+def curves(readings: list[Reading]) -> str:
+    """All losses of a lab on one axis, as inline SVG, or nothing where no reading has any."""
+    runs = {label(reading): reading.extra.get("curve", {}) for reading in readings}
+    if not any(points for curve in runs.values() for points in curve.values()):
         return ""
     import matplotlib
 
-    lab = readings[0].lab
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": lab, "font.family": "sans-serif"}):
-        from matplotlib.figure import Figure
+    from minigpt.memory.plots import describe, losses
 
-        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for reading in readings:
-            color = colors[reading.case]
-            for name, points in reading.extra.get("curve", {}).items():
-                if points and name == "validation":
-                    line = "-" if len(points) > 2 else "none"
-                    axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=5, linestyle=line)
-                elif points:
-                    axes.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.45)
-        axes.set_xlabel("optimizer step")
-        axes.set_ylabel("loss in bits per byte")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
-        axes.set_axisbelow(True)
+    ends = {name: curve["validation"][-1][1] for name, curve in runs.items() if curve.get("validation")}
+    lowest = min(ends, key=lambda name: ends[name]) if len(ends) > 1 else None
+    title = f"Lowest at the end: {lowest}, {ends[lowest]:.3f} bits per byte" if lowest else ""
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "report", "font.family": "sans-serif"}):
+        figure = matplotlib.figure.Figure(figsize=(9, 3.4), layout="constrained")
+        axes = losses(runs, title, axes=figure.subplots())
+        legend = axes.get_legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9,
+                    title=legend.get_title().get_text() or None)  # fmt: skip
         page = io.StringIO()
         figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     svg = page.getvalue()
-    title = html.escape(f"Losses of {lab}, in bits per byte by optimizer step: {', '.join(map(label, readings))}")
-    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{html.escape(describe(axes))}" ', 1)
 
 
 def code(text: str) -> Markup:
@@ -176,7 +162,7 @@ def collect(run: Path) -> tuple[dict, list[Reading], list[dict], list[str]]:
             (
                 table(reading),
                 bar(reading, 1),
-                losses([reading]),
+                trained([reading]),
             )  # what cannot be drawn is broken, too, and costs no other reading
             readings.append(reading)
         except Exception as problem:
@@ -243,7 +229,7 @@ def build(run: Path, output: Path) -> tuple[Path, list[str]]:
         failed=[entry for entry in notebooks if entry["status"] != "passed"],
         minutes=sum(entry["seconds"] for entry in notebooks) / 60, facts=results["environment"],
         ledgers=ledgers(readings), groups=groups(readings),
-        broken=broken, not_on_cpu=not_on_cpu, trained=losses(readings), gb=gb,
+        broken=broken, not_on_cpu=not_on_cpu, trained=trained(readings), gb=gb,
     )  # fmt: skip
     write_atomically(output / "index.html", page)
     return output / "index.html", broken

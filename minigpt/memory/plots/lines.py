@@ -75,6 +75,8 @@ def losses(
 ) -> Axes:
     """The losses of runs in one picture: validation as marked lines with its last value, training as thin ones behind.
 
+    Validation that was taken before and after alone is two marks: no line says what was between.
+
     ``curves`` gives for each run, as readings keep it, {"train": [(step, bits per byte)], "validation": ...}; either
     may be missing. Raises ValueError where no run has a point.
     """
@@ -94,7 +96,8 @@ def losses(
             axes.plot(*zip(*train), dash, color=color, alpha=0.3 if validation else 1, linewidth=1, label=label)
         if validation:
             label = f"{name}: {validation[-1][1]:.3f} at the end"
-            axes.plot(*zip(*validation), dash, color=color, marker=marker, markersize=5, label=label)
+            between = dash if len(validation) > 2 else "none"
+            axes.plot(*zip(*validation), linestyle=between, color=color, marker=marker, markersize=5, label=label)
         if shown := validation or train:
             told.append(f"{name}: " + ", ".join(f"{loss:.3f} at step {step}" for step, loss in (shown[0], shown[-1])))
     both = any(curve.get("train") and curve.get("validation") for curve in curves.values())
