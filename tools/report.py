@@ -126,9 +126,7 @@ def curves(readings: list[Reading]) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "report", "font.family": "sans-serif"}):
         figure = matplotlib.figure.Figure(figsize=(9, 3.4), layout="constrained")
         axes = losses(runs, title, axes=figure.subplots())
-        legend = axes.get_legend()
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9,
-                    title=legend.get_title().get_text() or None)  # fmt: skip
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
         page = io.StringIO()
         figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     svg = page.getvalue()
