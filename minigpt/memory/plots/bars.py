@@ -12,7 +12,7 @@ from minigpt.guess import Guess
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish, write_numbers
+from minigpt.memory.plots.labels import write_numbers
 
 HEIGHT = 0.64  # of a bar, where rows are 1 apart
 TICK = 0.84  # of a reading's tick: it stands out above and below the bar
@@ -58,7 +58,7 @@ def stacked_bars(
 
     ends = scaled({label: _bytes(case) for label, case in cases.items()})
     _frame(axes, ends, scaled(ticks), scaled(guesses), scaled(limits), lambda end: f"{style.number(end)} {unit}")
-    finish(axes, title, f"memory ({unit})", down=scaled(limits))
+    style.finish(axes, title, f"memory ({unit})", down=scaled(limits))
     say(axes, f"Bars in {unit}. {_words(cases, ticks, reading, limits, guesses, divisor)}")
     return axes
 
@@ -89,7 +89,7 @@ def bars(
     if guesses:
         style.legend_beside(axes, [style.guess_mark()])
     _frame(axes, values, {}, guesses, lines, lambda end: f"{style.number(end)}{unit}")
-    finish(axes, title, xlabel, down=lines)
+    style.finish(axes, title, xlabel, down=lines)
     told = [f"{label}: {style.number(value)}{unit}" for label, value in values.items()]
     told += [f"your guess for {label}: {style.number(value)}{unit}" for label, value in guesses.items()]
     told += [f"line {name} at {style.number(value)}{unit}" for name, value in lines.items()]

@@ -1,7 +1,8 @@
-"""What every picture shares: colours, units, ticks, legends."""
+"""What every picture shares: colours, units, titles, ticks, legends."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from minigpt.memory.units import GB, KB, MB
 
@@ -50,6 +52,45 @@ def method_color(name: str, other: str = "0.5") -> str:
 def new_axes(width: float, height: float) -> Axes:
     """Axes in a figure of their own, laid out so that nothing is cut off; ``width`` and ``height`` in inches."""
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def lay_out(axes: Axes) -> None:
+    """Give everything its place, so that extents in pixels are known."""
+    axes.figure.canvas.figure.draw_without_rendering()
+
+
+def finish(axes: Axes, title: str, xlabel: str = "", ylabel: str = "", *, down: dict[str, float] | None = None) -> None:
+    """The axes' names, no frame at the top and on the right, names over vertical lines (at ``down``), then the title.
+
+    The title begins where the picture does, and takes as many lines as it needs.
+    """
+    axes.set(xlabel=xlabel or axes.get_xlabel(), ylabel=ylabel or axes.get_ylabel())
+    axes.spines[["top", "right"]].set_visible(False)
+    rows = _name_lines(axes, down) if down else 0
+    text = axes.set_title(title, loc="left", fontsize=11, pad=9 + 11 * rows if rows else 6)
+    needed = text.get_window_extent().width
+    text.set_text("")  # a title wider than the figure would squeeze the axes
+    lay_out(axes)
+    box, around = axes.get_window_extent(), axes.get_tightbbox(for_layout_only=True)
+    figure, left = axes.figure, around.x0 if around else box.x0
+    room = (figure.bbox.x1 if len(figure.axes) == 1 else box.x1) - left - 4
+    shift = ScaledTranslation((left - box.x0) / figure.dpi, 0, figure.dpi_scale_trans)
+    text.set_transform(text.get_transform() + shift)
+    text.set_text(title if needed <= room else textwrap.fill(title, int(0.97 * len(title) * room / needed)))
+
+
+def _name_lines(axes: Axes, at: dict[str, float]) -> int:
+    """Names over the frame, each in the lowest row where it meets no other; returns how many rows there are."""
+    lay_out(axes)
+    ends: list[float] = []  # of each row, in pixels
+    for name, x in sorted(at.items(), key=lambda pair: pair[1]):
+        text = axes.annotate(name, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
+                             textcoords="offset points", fontsize=8, va="bottom", ha="center")  # fmt: skip
+        box = text.get_window_extent()
+        row = next((i for i, end in enumerate(ends) if end + 4 < box.x0), len(ends))
+        ends[row : row + 1] = [box.x1]
+        text.xyann = (0, 3 + 11 * row)
+    return len(ends)
 
 
 def plain_log(axes: Axes, x: list | None = None, y: list | None = None) -> None:
