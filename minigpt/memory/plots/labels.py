@@ -1,7 +1,6 @@
 """Words that nothing crosses: numbers beside bars, names of horizontal lines.
 
-A label has to know how wide it is and what stands beside it, in pixels; so these lay the figure out as they go, and
-come after everything else has been drawn.
+A label has to know how wide it is and what stands beside it, in pixels; so they come after everything else.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ def name_levels(axes: Axes, at: dict[str, float], colors: dict[str, str]) -> Non
 def write_numbers(axes: Axes, rows: list[tuple[str, float, list[float]]], lines: list[float]) -> None:
     """Row by row its words, right of the bar's end; further right where a mark of the row or a line would cross them.
 
-    ``rows`` are (words, the bar's end, where its marks are); ``lines`` cross all rows.
+    ``rows`` are (words, the bar's end, where its marks are); ``lines`` cross all rows. The axes are laid out already.
     """
-    style.lay_out(axes)
     for row, (words, end, marks) in enumerate(rows):
         text = axes.annotate(words, (end, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
                              bbox=style.WHITE_BOX, zorder=3)  # fmt: skip

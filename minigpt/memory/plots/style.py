@@ -56,32 +56,34 @@ def new_axes(width: float, height: float) -> Axes:
 
 def lay_out(axes: Axes) -> None:
     """Give everything its place, so that extents in pixels are known."""
-    axes.figure.canvas.figure.draw_without_rendering()
+    figure = axes.figure.canvas.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
 
 
 def finish(axes: Axes, title: str, xlabel: str = "", ylabel: str = "", *, down: dict[str, float] | None = None) -> None:
     """The axes' names, no frame at the top and on the right, names over vertical lines (at ``down``), then the title.
 
-    The title begins where the picture does, and takes as many lines as it needs.
+    The title begins where the picture does, and takes as many lines as it needs. Call it when all else is drawn.
     """
     axes.set(xlabel=xlabel or axes.get_xlabel(), ylabel=ylabel or axes.get_ylabel())
     axes.spines[["top", "right"]].set_visible(False)
-    rows = _name_lines(axes, down) if down else 0
-    text = axes.set_title(title, loc="left", fontsize=11, pad=9 + 11 * rows if rows else 6)
-    needed = text.get_window_extent().width
-    text.set_text("")  # a title wider than the figure would squeeze the axes
+    axes.set_title("", loc="left")  # a title wider than the figure would squeeze the axes
     lay_out(axes)
-    box, around = axes.get_window_extent(), axes.get_tightbbox(for_layout_only=True)
-    figure, left = axes.figure, around.x0 if around else box.x0
-    room = (figure.bbox.x1 if len(figure.axes) == 1 else box.x1) - left - 4
+    rows = _name_lines(axes, down or {})
+    text = axes.set_title(title, loc="left", fontsize=11, pad=9 + 11 * rows if rows else 6)
+    box, around, figure = axes.get_window_extent(), axes.get_tightbbox(for_layout_only=True), axes.figure
+    left = min(box.x0, around.x0) if around else box.x0
+    room, needed = (figure.bbox.x1 if len(figure.axes) == 1 else box.x1) - left - 4, text.get_window_extent().width
     shift = ScaledTranslation((left - box.x0) / figure.dpi, 0, figure.dpi_scale_trans)
     text.set_transform(text.get_transform() + shift)
-    text.set_text(title if needed <= room else textwrap.fill(title, int(0.97 * len(title) * room / needed)))
+    if needed > room:
+        text.set_text(textwrap.fill(title, int(0.97 * len(title) * room / needed)))
 
 
 def _name_lines(axes: Axes, at: dict[str, float]) -> int:
     """Names over the frame, each in the lowest row where it meets no other; returns how many rows there are."""
-    lay_out(axes)
     ends: list[float] = []  # of each row, in pixels
     for name, x in sorted(at.items(), key=lambda pair: pair[1]):
         text = axes.annotate(name, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
