@@ -1,17 +1,16 @@
-"""Plain bars, lines, losses and NF4's bell: what is drawn is what was given, and the words name it all."""
+"""Plain bars, lines, losses, lives and NF4's bell: what is drawn is what was given, and the words name it all."""
 
 import io
 from math import erf, sqrt
-from statistics import NormalDist
 
 import matplotlib
 import pytest
 from matplotlib.colors import to_hex
 
 from minigpt.guess import guess
-from minigpt.memory.plots import METHODS, bars, bell, describe, finish, lines, losses, new_axes
-from minigpt.memory.plots.bell import areas
-from minigpt.nf4 import NF4_CODE
+from minigpt.memory.plots import COLORS, METHODS, bars, describe, finish, lines, lives, losses, new_axes
+from minigpt.memory.plots.nf4 import areas, bell
+from minigpt.nf4 import NF4_CODE, derive_code
 
 RATIOS = {"folk": 27.1, "LoRA": 25.3, "QLoRA peak": 4.3}
 XY = {"LoRA": ([1, 2, 4], [8, 7, 6]), "LoRA, no autocast": ([1, 2, 4], [8, 6, 4]), "QLoRA": ([1, 2, 4], [27, 9, 3])}
@@ -81,8 +80,7 @@ def test_names_of_near_levels_do_not_meet():
         (lambda: lines({}, "t", "x", "y"), "series is empty"),
         (lambda: lines(XY, "t", "x", "y", log="yx"), "log is 'yx'; allowed: '', 'x', 'y', 'xy'"),
         (lambda: losses({"full": {"train": []}}, "t"), "curves has no points"),
-        (lambda: bell([1.0, 0.5], "t"), "must hold rising numbers"),
-        (lambda: bell([1.0], "t", labels=[]), "labels has 0 words"),
+        (lambda: lives([], "t"), "storages is empty"),
         (lambda: bars({}, "t", "x"), "nothing is to be drawn"),
     ],
 )
@@ -103,29 +101,39 @@ def test_losses_of_several_runs_stand_in_one_picture():
     assert "full: 3.100 at step 0, 2.400 at step 2; QLoRA: 4.000 at step 1, 3.500 at step 2." in describe(axes)
 
 
-def below(x):
-    """The share of a standard normal distribution below ``x``."""
-    return (1 + erf(x / sqrt(2))) / 2
+def test_lives_are_as_long_as_they_last_and_as_tall_as_they_are_large():
+    storages = [("x", 0, 60, 1), ("mm", 2, 50, 4), ("mm", 30, 33, 2), ("loss", 31, 32, 0.001)]
+    axes = lives(storages, "a finding", kept={0, 1}, gradients={2}, unit="u", down={"backward": 29})
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 60), (2, 48), (30, 3), (31, 1)]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights[1] == pytest.approx(4 * heights[0]) and heights[2] == pytest.approx(2 * heights[0])
+    assert 0 < heights[3] < heights[0]  # the least that can be seen, and not its size
+    kinds = [COLORS[bucket].lower() for bucket in ("activations", "activations", "gradients", "temporary")]
+    assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == kinds
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["x, 1 u", "mm 1, 4 u", "mm 2, 2 u", "loss, 0.001 u"]
+    assert "mm 2: 2 u, from 30 to 33" in describe(axes)
 
 
-def test_middles_of_equal_areas_cut_the_bell_into_equal_areas():
-    found = areas([NormalDist().inv_cdf((i + 0.5) / 16) for i in range(16)])
-    assert [share for *_, share in found] == pytest.approx([1 / 16] * 16)
-    assert [below(right) for _, right, _ in found] == pytest.approx([(i + 1) / 16 for i in range(16)])
+def test_the_bell_is_cut_in_sixteen_nearly_equal_areas_with_a_value_in_the_middle_of_each():
+    def below(x):  # of the standard normal distribution
+        return (1 + erf(x / sqrt(2))) / 2
 
-
-def test_nf4_cuts_the_bell_into_sixteen_nearly_equal_areas():
-    largest = 1.8481308  # standard deviations: the quantile of 1 - (1/30 + 1/32) / 2
-    values = [largest * value for value in NF4_CODE]
-    for value, (left, right, share) in zip(values, areas(values)):
+    code = derive_code()
+    found = areas(code)
+    largest = 1.8481308  # standard deviations, of the outermost values
+    assert code == pytest.approx(NF4_CODE, abs=1e-6) and len(found) == 16
+    assert sum(share for *_, share in found) == pytest.approx(1)
+    for value, (left, right, share) in zip(code, found):
         assert share == pytest.approx(below(right) - below(left)) == pytest.approx(1 / 16, rel=0.07)
-        assert below(value) == pytest.approx((below(left) + below(right)) / 2, abs=0.003)  # at zero the steps change
-    axes = bell(values, "a finding", labels=[f"{value:.2f}" for value in NF4_CODE])
-    assert [float(text.get_text().replace("−", "-")) for text in axes.texts] == [round(v, 2) for v in NF4_CODE]
-    assert [text.xy[0] for text in axes.texts] == values
+        middle = (below(left) + below(right)) / 2
+        assert below(largest * value) == pytest.approx(middle, abs=0.003)  # at zero p changes
+    axes = bell("a finding")
+    under = [text for text in axes.texts]
+    assert [float(text.get_text().replace("−", "-")) for text in under] == [round(value, 2) for value in code]
+    assert [text.xy[0] for text in under] == pytest.approx([largest * value for value in code], rel=1e-6)
     boxes = list(drawn(axes).values())
-    assert len(boxes) == 16 and not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert "-1.00 has 6.6%" in describe(axes) and "0.00 has 6.3%" in describe(axes)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert "0.00 holds 6.3%" in describe(axes)
 
 
 def test_a_long_title_is_broken_and_begins_where_the_picture_does():

@@ -6,14 +6,14 @@ the largest. A figure that a notebook shows carries, as alt text, what ``describ
 """
 
 from minigpt.memory.plots.bars import bars, stacked_bars
-from minigpt.memory.plots.bell import bell
 from minigpt.memory.plots.described import carry_descriptions, describe
 from minigpt.memory.plots.lines import lines, losses
+from minigpt.memory.plots.lives import lives
 from minigpt.memory.plots.style import COLORS, METHODS, finish, method_color, new_axes, plain_log
 from minigpt.memory.plots.timeline import timeline
 
 __all__ = [
-    "COLORS", "METHODS", "bars", "bell", "describe", "finish", "lines", "losses", "method_color", "new_axes",
+    "COLORS", "METHODS", "bars", "describe", "finish", "lines", "lives", "losses", "method_color", "new_axes",
     "plain_log", "stacked_bars", "timeline",
 ]  # fmt: skip
 
