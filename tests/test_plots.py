@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from minigpt.guess import guess
 from minigpt.memory import BUCKETS, Ledger, StepMemory, TrainingPlan, predict
-from minigpt.memory.plots import COLORS, METHODS, describe, method_color, stacked_bars, timeline
+from minigpt.memory.plots import COLORS, METHODS, describe, finish, method_color, new_axes, stacked_bars, timeline
 from minigpt.memory.units import GB, MB
 from minigpt.model import GPTConfig
 
@@ -93,6 +93,16 @@ def test_words_name_every_case_with_its_values():
     assert "full: 67.0 (weights 13.0, gradients 13.0, optimizer 27.0, activations 12.0, temporary 2.00" in words
     assert "your guess 50.0" in words and "of the weights 13.0 frozen, measured 34.0)" in words
     assert "Lines: a card at 80.0." in words
+
+
+def test_a_picture_drawn_by_hand_is_told_by_its_labelled_lines():
+    axes = new_axes(4, 3)
+    axes.plot([1, 2, 3], [5, 9, 7], label="loss")
+    axes.plot([1, 2], [0, 0])
+    axes.axhline(8, label="before")
+    axes.axvline(2, label="here")
+    finish(axes, "a finding", "step", "bits")
+    assert describe(axes) == "a finding. bits by step; loss: 5 at 1, 7 at 3; before at 8; here at 2."
 
 
 @pytest.mark.parametrize(

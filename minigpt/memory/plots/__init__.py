@@ -7,10 +7,9 @@ the largest. A figure that a notebook shows carries, as alt text, what ``describ
 
 from minigpt.memory.plots.bars import bars, stacked_bars
 from minigpt.memory.plots.described import carry_descriptions, describe
-from minigpt.memory.plots.frame import finish
 from minigpt.memory.plots.lines import lines, losses
 from minigpt.memory.plots.lives import lives
-from minigpt.memory.plots.style import COLORS, METHODS, method_color, new_axes, plain_log
+from minigpt.memory.plots.style import COLORS, METHODS, finish, method_color, new_axes, plain_log
 from minigpt.memory.plots.timeline import timeline
 
 __all__ = [

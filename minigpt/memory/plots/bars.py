@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -12,7 +10,7 @@ from minigpt.guess import Guess
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish, write_numbers
+from minigpt.memory.plots.labels import write_numbers
 
 HEIGHT = 0.64  # of a bar, where rows are 1 apart
 TICK = 0.84  # of a reading's tick: it stands out above and below the bar
@@ -57,8 +55,7 @@ def stacked_bars(
         return {label: nbytes / divisor for label, nbytes in sizes.items()}
 
     ends = scaled({label: _bytes(case) for label, case in cases.items()})
-    _frame(axes, ends, scaled(ticks), scaled(guesses), scaled(limits), lambda end: f"{style.number(end)} {unit}")
-    finish(axes, title, f"memory ({unit})", down=scaled(limits))
+    _frame(axes, ends, scaled(ticks), scaled(guesses), scaled(limits), title, f"memory ({unit})", f" {unit}")
     say(axes, f"Bars in {unit}. {_words(cases, ticks, reading, limits, guesses, divisor)}")
     return axes
 
@@ -88,8 +85,7 @@ def bars(
         axes.barh(row, value, HEIGHT, color=(colors or {}).get(label) or style.method_color(label))
     if guesses:
         style.legend_beside(axes, [style.guess_mark()])
-    _frame(axes, values, {}, guesses, lines, lambda end: f"{style.number(end)}{unit}")
-    finish(axes, title, xlabel, down=lines)
+    _frame(axes, values, {}, guesses, lines, title, xlabel, unit)
     told = [f"{label}: {style.number(value)}{unit}" for label, value in values.items()]
     told += [f"your guess for {label}: {style.number(value)}{unit}" for label, value in guesses.items()]
     told += [f"line {name} at {style.number(value)}{unit}" for name, value in lines.items()]
@@ -98,9 +94,9 @@ def bars(
 
 
 def _frame(
-    axes: Axes, ends: dict[str, float], ticks: dict, guesses: dict, lines: dict, words: Callable[[float], str]
+    axes: Axes, ends: dict[str, float], ticks: dict, guesses: dict, lines: dict, title: str, xlabel: str, unit: str
 ) -> None:
-    """Rows with their names, the lines, the guesses, and a number beside each bar."""
+    """Rows with their names, the lines, the guesses, the title, and a number beside each bar."""
     right = 1.17 * max([*ends.values(), *ticks.values(), *lines.values()]) or 1
     for at in lines.values():
         axes.axvline(at, color="black", linestyle="--", linewidth=1, zorder=1.5)
@@ -110,10 +106,11 @@ def _frame(
         if label in guesses:
             marks.append(min(guesses[label], 0.985 * right))
             axes.plot(marks[-1], row, **style.GUESS | ({} if marks[-1] == guesses[label] else {"marker": ">"}))
-        rows.append((words(end), end, marks))
+        rows.append((f"{style.number(end)}{unit}", end, marks))
     axes.set_yticks(range(len(ends)), list(ends))
     axes.set_ylim(len(ends) - 0.4, -0.6)
     axes.set_xlim(0, right)
+    style.finish(axes, title, xlabel, down=lines)
     write_numbers(axes, rows, list(lines.values()))
 
 

@@ -38,10 +38,13 @@ def _lines(axes: Axes) -> str:
     x, y = axes.get_xlabel(), axes.get_ylabel()
     told = [f"{y or 'values'} by {x}"] if x else [y]
     for line in axes.get_lines():
-        points = np.asarray(line.get_xydata()).tolist()
-        if not str(line.get_label()).startswith("_") and len(points) > 1:
-            ends = (f"{y:,.4g} at {x:,.4g}" for x, y in (points[0], points[-1]))
-            told.append(f"{line.get_label()}: {', '.join(ends)}")
+        points, label = np.asarray(line.get_xydata()).tolist(), str(line.get_label())
+        if label.startswith("_") or len(points) < 2:
+            continue
+        if line.get_transform() == axes.transData:
+            told.append(f"{label}: " + ", ".join(f"{y:,.4g} at {x:,.4g}" for x, y in (points[0], points[-1])))
+        else:  # from one side to the other
+            told.append(f"{label} at {points[0][1] if points[0][1] == points[1][1] else points[0][0]:,.4g}")
     return "; ".join(part for part in told if part)
 
 

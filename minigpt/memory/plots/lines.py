@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from minigpt.guess import Guess
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish, name_levels
+from minigpt.memory.plots.labels import name_levels
 
 STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines that share a colour
 MANY = 24  # points: with more, they are not marked
@@ -61,7 +61,7 @@ def lines(
         axes.axhline(at, color=shades[name], linestyle=":", linewidth=1, zorder=1)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     name_levels(axes, across or {}, shades)
-    finish(axes, title, down=down)
+    style.finish(axes, title, down=down)
     say(axes, _words(series, xlabel, ylabel, (across or {}) | (down or {}), guess))
     return axes
 
@@ -104,7 +104,7 @@ def losses(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize=9, title="validation (thin: training batches)" if both else None)
-    finish(axes, title, "optimizer step", "loss (bits per byte)")
+    style.finish(axes, title, "optimizer step", "loss (bits per byte)")
     say(axes, f"Loss in bits per byte by optimizer step. {'; '.join(told)}.")
     return axes
 

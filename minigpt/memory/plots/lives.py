@@ -10,7 +10,6 @@ from matplotlib.patches import Patch
 
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish
 
 LOWEST = 0.35  # of the usual height: what is much smaller than the rest still gets a row that can be read
 
@@ -54,7 +53,7 @@ def lives(
     groups["temporary"] = ("neither", set(range(len(storages))) - set(kept) - set(gradients))
     entries = [Patch(color=style.COLORS[name], label=said) for name, (said, places) in groups.items() if places]
     style.legend_beside(axes, entries)
-    finish(axes, title, "births, savings and deaths, in order (not in seconds)", down=down)
+    style.finish(axes, title, "births, savings and deaths, in order (not in seconds)", down=down)
     say(axes, f"Lives, in the order of events. {'; '.join(told)}.")
     return axes
 

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish
 from minigpt.nf4 import derive_code
 
 OFFSET = 0.9677083  # of derive_code
@@ -50,8 +49,8 @@ def bell(title: str, *, axes: Axes | None = None) -> Axes:
     axes.plot(grid, [normal.pdf(x) for x in grid], color="black", linewidth=1.5)
     axes.set_xlim(-END, END)
     axes.set_ylim(0, 0.44)
-    axes.tick_params(axis="x", pad=30, length=0)
-    finish(axes, title, "weight (standard deviations); under the curve: the values of NF4 (weight / absmax)",
+    axes.tick_params(axis="x", pad=34, length=0)
+    style.finish(axes, title, "weight (standard deviations); under the curve: the values of NF4 (weight / absmax)",
                  "density (per standard deviation)")  # fmt: skip
     told = ", ".join(f"{value:.2f} holds {share:.1%}" for value, (_, _, share) in zip(code, found))
     say(axes, f"A bell curve cut into {len(code)} areas, each around one value of NF4: {told}.")

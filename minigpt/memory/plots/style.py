@@ -1,7 +1,8 @@
-"""What every picture shares: colours, units, ticks, legends."""
+"""What every picture shares: colours, units, titles, ticks, legends."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from minigpt.memory.units import GB, KB, MB
 
@@ -50,6 +52,47 @@ def method_color(name: str, other: str = "0.5") -> str:
 def new_axes(width: float, height: float) -> Axes:
     """Axes in a figure of their own, laid out so that nothing is cut off; ``width`` and ``height`` in inches."""
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def lay_out(axes: Axes) -> None:
+    """Give everything its place, so that extents in pixels are known."""
+    figure = axes.figure.canvas.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+
+
+def finish(axes: Axes, title: str, xlabel: str = "", ylabel: str = "", *, down: dict[str, float] | None = None) -> None:
+    """The axes' names, no frame at the top and on the right, names over vertical lines (at ``down``), then the title.
+
+    The title begins where the picture does, and takes as many lines as it needs. Call it when all else is drawn.
+    """
+    axes.set(xlabel=xlabel or axes.get_xlabel(), ylabel=ylabel or axes.get_ylabel())
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title("", loc="left")  # a title wider than the figure would squeeze the axes
+    lay_out(axes)
+    rows = _name_lines(axes, down or {})
+    text = axes.set_title(title, loc="left", fontsize=11, pad=9 + 11 * rows if rows else 6)
+    box, around, figure = axes.get_window_extent(), axes.get_tightbbox(for_layout_only=True), axes.figure
+    left = min(box.x0, around.x0) if around else box.x0
+    room, needed = (figure.bbox.x1 if len(figure.axes) == 1 else box.x1) - left - 4, text.get_window_extent().width
+    shift = ScaledTranslation((left - box.x0) / figure.dpi, 0, figure.dpi_scale_trans)
+    text.set_transform(text.get_transform() + shift)
+    if needed > room:
+        text.set_text(textwrap.fill(title, int(0.97 * len(title) * room / needed)))
+
+
+def _name_lines(axes: Axes, at: dict[str, float]) -> int:
+    """Names over the frame, each in the lowest row where it meets no other; returns how many rows there are."""
+    ends: list[float] = []  # of each row, in pixels
+    for name, x in sorted(at.items(), key=lambda pair: pair[1]):
+        text = axes.annotate(name, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
+                             textcoords="offset points", fontsize=8, va="bottom", ha="center")  # fmt: skip
+        box = text.get_window_extent()
+        row = next((i for i, end in enumerate(ends) if end + 4 < box.x0), len(ends))
+        ends[row : row + 1] = [box.x1]
+        text.xyann = (0, 3 + 11 * row)
+    return len(ends)
 
 
 def plain_log(axes: Axes, x: list | None = None, y: list | None = None) -> None:

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.plots import style
 from minigpt.memory.plots.described import say
-from minigpt.memory.plots.frame import finish
 
 AROUND = 12  # events on either side of the peak that the inset shows
 FEW = 8 * AROUND  # with no more events than these, nothing needs a magnifying glass
@@ -39,7 +38,7 @@ def timeline(step: StepMemory, title: str, *, inset: bool = True, axes: Axes | N
         arrowprops=dict(arrowstyle="-|>", color="black", shrinkA=0, shrinkB=0),
     )  # fmt: skip
     style.legend_beside(axes, [style.swatch(bucket) for bucket in BUCKETS])
-    finish(axes, title, "allocations and releases, in order (not in seconds)", f"memory ({unit})")
+    style.finish(axes, title, "allocations and releases, in order (not in seconds)", f"memory ({unit})")
     if inset and len(points) > FEW:
         _magnify(axes, ledgers, peak, divisor)
     parts = ", ".join(f"{b} {style.number(n / divisor)}" for b, n in step.peak.as_dict().items() if n >= divisor / 200)
