@@ -152,7 +152,13 @@ def _line(check: str, cell, exercises: dict, as_released: dict[str, str], dead: 
     if any(exercise.source.strip() == as_released[name].strip() for name, exercise in exercises.items()):
         return Line(names, NOT_WRITTEN, points, out_of)
     broken = [error for exercise in exercises.values() if (error := _error(exercise))]
-    return Line(names, NOT_YET, points, out_of, f"its cell stops: {broken[0]}" if broken else why or dead)
+    return Line(
+        names,
+        NOT_YET,
+        points,
+        out_of,
+        f"its cell stops: {broken[0]}" if broken else why or dead or "it was not reached",
+    )
 
 
 def verdict(cell) -> tuple[float, str]:
@@ -161,7 +167,7 @@ def verdict(cell) -> tuple[float, str]:
     if error := _error(cell):
         return 0.0, error
     if cell.get("execution_count") is None:
-        return 0.0, "it was not reached"
+        return 0.0, ""  # it was not reached
     results = [output.data.get("text/plain", "") for output in cell.outputs if output.output_type == "execute_result"]
     numbers = [float(text) for text in results if re.fullmatch(r"\d+(\.\d+)?", text)]
     if not numbers:

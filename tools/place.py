@@ -40,7 +40,7 @@ def fill(root: Path) -> list[str]:
     work, given = root / WORK, read_record(root)
     if work.exists() and not work.is_dir():
         raise ValueError(f"{WORK} is a file; it must be a folder, or nothing: move it away")
-    copies = sorted([*root.glob("index.ipynb"), *root.glob("lessons/*.ipynb"), *root.glob("labs/*/*.ipynb")])
+    copies = sorted([*root.glob("index.ipynb"), *root.glob("lessons/*.ipynb"), *root.glob("labs/lab*/*.ipynb")])
     if not copies:
         raise ValueError(f"no notebooks in lessons/ or labs/ of {root}; make them with: make notebooks")
     said, made, refreshed = [], 0, 0
