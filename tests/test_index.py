@@ -28,7 +28,7 @@ title: "The map"
 
 [[ hours(labs) ]]
 """
-LINE = re.compile(r"^\| \[[^\]]+\]\((\S+)\) \| (\d+) min \| (\S+) min \| (.*) \|$", re.M)
+LINE = re.compile(r"^\| \[[^\]]+\]\((\S+)\) \| (\d+)&nbsp;min \| ([\d.]+)&nbsp;min \| (.*) \|$", re.M)
 
 
 def rows() -> dict[str, tuple[str, ...]]:
@@ -77,8 +77,8 @@ def test_a_tiny_course_s_map(course):
     assert build.main([], root) == 0 and build.stale(root, build.build(root)) == []
     text = "\n".join(cell.source for cell in nbformat.read(root / index.PAGE, as_version=4).cells)
     [read] = set(re.findall(r"read: (\d+)", READ))
-    assert f"| [Tiny](lessons/01-tiny.ipynb) | {read} min | 1 min | count |" in text
-    assert f"| [Tiny](labs/lab01-tiny/lab01-tiny.ipynb) | {read} min | 1 min | double |" in text
+    assert f"| [Tiny](lessons/01-tiny.ipynb) | {read}&nbsp;min | 1&nbsp;min | count |" in text
+    assert f"| [Tiny](labs/lab01-tiny/lab01-tiny.ipynb) | {read}&nbsp;min | 1&nbsp;min | double |" in text
     assert f"{-(-int(read) // 60)} hours" in text
 
 

@@ -71,7 +71,7 @@ class Map:
     def row(self, name: str, after: str) -> str:
         link, ledger = self.link(name), self.ledgers[name]
         self.rows.add(name)
-        return f"| {link} | {ledger['read']} min | {ledger['minutes']['cpu']:g} min | {after} |"
+        return f"| {link} | {ledger['read']}&nbsp;min | {ledger['minutes']['cpu']:g}&nbsp;min | {after} |"
 
     def hours(self, names: Iterable[str]) -> str:
         """Minutes of reading and work in hours, rounded up."""
