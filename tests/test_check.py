@@ -139,6 +139,23 @@ def test_a_verdict_is_read_as_nbgrader_s_settings_read_it(outputs, given):
     assert check.verdict(cell) == (0.0, "")  # not reached is not passed
 
 
+def test_a_check_of_a_run_waits_for_what_is_above_it():
+    """Without the run's names it says so; an exercise of its own, or a verdict, speaks for itself."""
+
+    def checked(name: str, error: str) -> nbformat.NotebookNode:
+        outputs = [new_output("error", ename=error, evalue="why", traceback=[])]
+        metadata = {"nbgrader": {"grade_id": name, "grade": True, "solution": False, "points": 2}}
+        return nbformat.v4.new_code_cell("check", outputs=outputs, metadata=metadata, execution_count=1)
+
+    def whys(*cells) -> list[str]:
+        notebook = nbformat.v4.new_notebook(cells=list(cells))
+        return [line.why for line in check.read_lines(notebook, {})]
+
+    assert whys(checked("a", "NameError")) == ["NameError: why"]
+    assert whys(checked("a", "Wrong"), checked("b", "NameError")) == ["why", "it needs what is above"]
+    assert whys(checked("a", "Wrong"), checked("b", "Wrong")) == ["why", "why"]
+
+
 def test_a_sentence_ends_where_the_next_begins():
     assert check.first_sentence("off by 1.0737: GiB, e.g. 3 GB. See above") == "off by 1.0737: GiB, e.g. 3 GB."
     assert check.first_sentence("  one line\nanother") == "one line" and check.first_sentence("") == ""

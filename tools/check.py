@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -137,7 +137,11 @@ def read_lines(notebook, as_released: dict[str, str], dead: str = "") -> list[Li
             written = "" if answers.get(f"{name}-answer") else NOT_WRITTEN
             lines.append(Line(name, BY_A_PERSON, None, kind["points"], written))
         elif name and kind.get("grade") and cell.cell_type == "code":
-            lines.append(_line(name, cell, exercises, as_released, dead))
+            line = _line(name, cell, exercises, as_released, dead)
+            above = any(other.status in (NOT_YET, NOT_WRITTEN) for other in lines)
+            if line.status == NOT_YET and not exercises and above and _ename(cell) != "Wrong":  # a run, not an answer
+                line = replace(line, why="it needs what is above")
+            lines.append(line)
             exercises = {}
     return lines
 
@@ -174,6 +178,11 @@ def verdict(cell) -> tuple[float, str]:
         return out_of, ""
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
     return min(numbers), first_sentence(printed.partition("\n")[2])  # below "3 of 4 points"
+
+
+def _ename(cell) -> str | None:
+    """The class of the error that a cell ended in."""
+    return next((output.ename for output in cell.outputs if output.output_type == "error"), None)
 
 
 def _error(cell) -> str:
