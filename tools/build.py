@@ -1,4 +1,4 @@
-"""Make the notebooks from their text: content/*.md -> lessons/, solutions/, and (with nbgrader) labs/.
+"""Make the notebooks from their text: content/*.md -> index, lessons/, solutions/, (nbgrader) labs/.
 
     python -m tools.build            write what changed
     python -m tools.build --check    write nothing; list what is stale and exit with 1
@@ -24,10 +24,10 @@ import jupytext
 import nbformat
 from nbformat.v4 import new_notebook
 
-from tools import ROOT, cells, opening, prose, settings, write_whole
+from tools import ROOT, cells, index, opening, prose, settings, write_whole
 
 NAMES = {"lessons": re.compile(r"\d\d-[a-z0-9-]+"), "labs": re.compile(r"lab\d\d-[a-z0-9-]+")}
-FRONT_MATTER = ("title", "minutes", "memory_gb", "colab")
+FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab")
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -88,7 +88,14 @@ def build(root: Path) -> dict[str, str]:
     labs = {Path(path).stem: text for path, text in notebooks.items() if path.startswith("solutions/")}
     _refuse_strays(root)
     student = release(labs)
-    return notebooks | {f"labs/{name}/{name}.ipynb": text for name, text in student.items()}
+    notebooks |= {f"labs/{name}/{name}.ipynb": text for name, text in student.items()}
+    try:
+        if made := index.make(root, notebooks):
+            page, ledger = made
+            notebooks[index.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
+    except ValueError as error:
+        raise ValueError(f"{index.TEXT}: {error}") from None
+    return notebooks
 
 
 def convert(document: Document, root: Path, address: str | None, versions: dict[str, str]) -> str:
@@ -186,7 +193,8 @@ def _refuse_strays(root: Path) -> None:
 
 def stale(root: Path, notebooks: dict[str, str]) -> list[str]:
     """The notebooks that are missing, differ from their text, or have no text."""
-    existing = [*root.glob("lessons/*.ipynb"), *root.glob("solutions/*/*.ipynb"), *root.glob("labs/*/*.ipynb")]
+    places = (index.PAGE, "lessons/*.ipynb", "solutions/*/*.ipynb", "labs/*/*.ipynb")
+    existing = [path for place in places for path in root.glob(place)]
     paths = {path.relative_to(root).as_posix() for path in existing} | set(notebooks)
     return sorted(path for path in paths if _read(root / path) != notebooks.get(path))
 
