@@ -27,11 +27,12 @@ SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png
 STYLE = """
 body.jp-Notebook { max-width: 70rem; margin: 0 auto; }
 .jp-RenderedMarkdown > :is(p, ul, ol, blockquote, details) { max-width: 52rem; }
+.jp-RenderedMarkdown > table { margin-left: 0; }
 math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", math; font-size: 1.1em; }
 math[display="block"] { margin: .7em 0; }
 mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
-.brace { padding-bottom: .25em; border: solid currentcolor; border-width: 0 1px 1.5px; border-radius: 0 0 .45em .45em; }
+.brace { padding-bottom: .25em; border-bottom: 1.5px solid currentcolor; }
 details + * { margin-top: 1em; }
 @media (max-width: 50rem) {
   .jp-InputPrompt, .jp-OutputPrompt { display: none; }
