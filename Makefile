@@ -1,5 +1,5 @@
 # Every target sets up what it needs: once, into .venv. `make help` lists them.
-# Variables: PYTHON=python3.12   ONLY=lab02   SOURCE=labs   ARGS="-p PRESET micro"
+# Variables: PYTHON=python3.12   ONLY=lab02   LAB=lab02   SOURCE=labs   ARGS="-p PRESET micro"
 
 SHELL := /bin/bash
 VENV := .venv
@@ -9,7 +9,7 @@ EXTRAS := course,real,test
 export PATH := $(CURDIR)/$(BIN):$(PATH)# nbgrader calls alembic by name
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick lint coverage lab notebooks grade colab doctor base bench accuracy fuzz clean
+.PHONY: help run test test-quick lint coverage lab check notebooks grade formgrader colab doctor base bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,14 +34,20 @@ coverage: $(READY) ## run the tests and name the lines that none of them reaches
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --show-missing
 
-lab: $(READY) ## open JupyterLab at the course
-	$(BIN)/jupyter lab $(ARGS)
+lab: $(READY) ## make or refresh work/, your own copies, and open JupyterLab there
+	$(BIN)/python -m tools.place $(ARGS)
+
+check: $(READY) ## say where you stand in the labs of work/ (LAB=lab01, or LAB="lab01 lab02")
+	$(BIN)/python -m tools.check $(LAB) $(ARGS)
 
 notebooks: $(READY) ## make lessons/, labs/ and solutions/ from content/
 	$(BIN)/python -m tools.build $(ARGS)
 
 grade: $(READY) ## grade build/grading/submitted/STUDENT/LAB/
 	$(BIN)/python -m tools.grade $(ARGS)
+
+formgrader: $(READY) ## open JupyterLab at the repository, with nbgrader's pages, for whoever grades
+	$(BIN)/jupyter lab $(ARGS)
 
 colab: $(READY) ## make notebooks that carry the package, for Colab, in build/colab/
 	$(BIN)/python -m tools.colab $(ARGS)

@@ -32,6 +32,8 @@ def built(tmp_path_factory):
 @pytest.mark.slow
 def test_the_course_is_fresh():
     changes = build.stale(ROOT, build.build(ROOT))
+    used = [path for path in changes if not build._replaceable(ROOT / path)]
+    assert not used, f"run in place: {used}; your own copies are in work/ (`make lab`), `git checkout` gives these back"
     assert not changes, "run `make notebooks` and commit what it changes"
 
 

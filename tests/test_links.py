@@ -146,8 +146,9 @@ def test_a_course_is_a_way(course):
 
 
 def test_the_index_is_linked_where_there_is_one(course):
-    root = course(**{"lessons/01-tiny.md": LESSON, "labs/lab01-tiny.md": LAB})
-    (root / "index.ipynb").write_text("{}")
+    rows = '\n[[ row("01", "count") ]]\n[[ row("lab01", "count") ]]\n'
+    head = "---\ntitle: The map\n---\n"
+    root = course(**{"index.md": head + rows, "lessons/01-tiny.md": LESSON, "labs/lab01-tiny.md": LAB})
     notebooks = build.build(root)
     for path, way in {"lessons/01-tiny.ipynb": "../index", "labs/lab01-tiny/lab01-tiny.ipynb": "../../index"}.items():
         assert f"[Index]({way}.ipynb)" in nbformat.reads(notebooks[path], as_version=4).cells[0].source

@@ -29,7 +29,8 @@ COURSE = [
     "papermill",
 ]
 TARGETS = [
-    *("run", "test", "test-quick", "lint", "coverage", "lab", "notebooks", "grade", "colab", "doctor", "base"),
+    *("run", "test", "test-quick", "lint", "coverage", "lab", "check", "notebooks", "grade"),
+    *("formgrader", "colab", "doctor", "base"),
     *("bench", "accuracy", "fuzz", "clean", "help"),
 ]
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())

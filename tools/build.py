@@ -1,4 +1,4 @@
-"""Make the notebooks from their text: content/*.md -> lessons/, solutions/, and (with nbgrader) labs/.
+"""Make the notebooks from their text: content/*.md -> index, lessons/, solutions/, (nbgrader) labs/.
 
     python -m tools.build            write what changed
     python -m tools.build --check    write nothing; list what is stale and exit with 1
@@ -23,8 +23,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from tools import ROOT, cells, glossary, opening, prose, settings, write_whole
-from tools.links import INDEX, Neighbours
+from tools import ROOT, cells, glossary, index, opening, prose, settings, write_whole
+from tools.links import Neighbours
 from tools.texts import Text, documents, read
 
 GLOSSARY = "content/glossary.md"
@@ -44,8 +44,8 @@ def build(root: Path) -> dict[str, str]:
     for document in documents(root):
         with _named(document.path):
             texts.append(read(document, root, versions))
-    index = any((root / name).exists() for name in (INDEX, "content/index.md"))
-    around = Neighbours({text.document: text.ledger["title"] for text in texts}, index)
+    has_map = (root / index.TEXT).exists()
+    around = Neighbours({text.document: text.ledger["title"] for text in texts}, has_map)
     with _named(GLOSSARY):
         opening_words, terms = glossary.parse(_glossary(root))
         linker = glossary.Linker(terms)
@@ -61,10 +61,14 @@ def build(root: Path) -> dict[str, str]:
         with _named(GLOSSARY):
             linker.refuse_unused()
             lessons = {text.document.number: text.document for text in texts if not text.document.is_lab}
-            page = glossary.cells(opening_words, linker, lessons, index)
+            page = glossary.cells(opening_words, linker, lessons, has_map)
         budget = {"minutes": {"cpu": 1, "gpu": 1}, "memory_gb": {"ram": 1, "vram": 0}}  # `make run` makes its page
         ledger = {"kind": "glossary", "source": GLOSSARY, "title": "Glossary", **budget}
         notebooks[glossary.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
+    with _named(index.TEXT):
+        if made := index.make(root, notebooks):
+            page, ledger = made
+            notebooks[index.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
     return notebooks
 
 
@@ -148,7 +152,8 @@ def _refuse_strays(root: Path) -> None:
 
 def stale(root: Path, notebooks: dict[str, str]) -> list[str]:
     """The notebooks that are missing, differ from their text, or have no text."""
-    existing = [*root.glob("lessons/*.ipynb"), *root.glob("solutions/*/*.ipynb"), *root.glob("labs/*/*.ipynb")]
+    places = (index.PAGE, "lessons/*.ipynb", "solutions/*/*.ipynb", "labs/*/*.ipynb")
+    existing = [path for place in places for path in root.glob(place)]
     paths = {path.relative_to(root).as_posix() for path in existing} | set(notebooks)
     return sorted(path for path in paths if _read(root / path) != notebooks.get(path))
 

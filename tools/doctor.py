@@ -67,11 +67,11 @@ def gpu() -> list[tuple[str, str]]:
 def machine() -> list[tuple[str, str]]:
     """Free disk and memory."""
     disk = shutil.disk_usage(ROOT).free / GB
+    lines = [(OK if disk >= DISK_GB else WARN, f"free disk: {disk:.1f} GB")]
+    if not hasattr(os, "sysconf"):  # Windows; psutil would know, and may not be installed
+        return [*lines, (WARN, f"RAM: unknown to Python here, on {os.cpu_count()} cores; {RAM_GB} GB are needed")]
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
-    return [
-        (OK if disk >= DISK_GB else WARN, f"free disk: {disk:.1f} GB"),
-        (OK if ram >= RAM_GB else WARN, f"RAM: {ram:.1f} GB on {os.cpu_count()} cores"),
-    ]
+    return [*lines, (OK if ram >= RAM_GB else WARN, f"RAM: {ram:.1f} GB on {os.cpu_count()} cores")]
 
 
 def main() -> int:

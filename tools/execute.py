@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -50,7 +49,7 @@ def why_dead(exit_code: int | None) -> str:
     except ValueError:
         name = "unknown"
     why = f"the kernel was killed by signal {number} ({name})"
-    if number == signal.SIGKILL:
+    if name == "SIGKILL":
         why += ": most likely out of memory"
     return why
 
@@ -189,9 +188,18 @@ def main() -> int:
         problems = execute(json.loads(sys.argv[1]), report)
     except Exception as error:  # an unreadable notebook, a kernel that cannot start: one line, not a traceback
         problems = [f"could not be run: {type(error).__name__}: {str(error).strip()}".splitlines()[0]]
-    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of any one child that has ended
-    report({"problems": problems, "ram": largest if sys.platform == "darwin" else largest * 1024})
+    report({"problems": problems, "ram": largest_child()})
     return 0
+
+
+def largest_child() -> int:
+    """The high-water mark of any one child that has ended, in bytes; 0 where the system keeps none (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
 # The bootstrap cell's parts. torch and numpy are never touched: nothing here resolves dependencies.
 HOSTED = """\
-# Adds what Colab lacks, beside the torch and numpy that are there. Elsewhere it does nothing.
+# Adds what Colab lacks, beside the torch and numpy that are there. Elsewhere it installs nothing.
 import importlib.util
 """
 CARRIED = """\
@@ -35,10 +35,10 @@ wheel = \"\"\"
 {wheel}
 \"\"\"
 if importlib.util.find_spec("minigpt") is None:
-    folder = tempfile.mkdtemp(prefix="memory-ledger-")
-    zipfile.ZipFile(io.BytesIO(base64.b64decode(wheel))).extractall(folder)
-    sys.path.insert(0, folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    unpacked = tempfile.TemporaryDirectory(prefix="memory-ledger-")  # it goes when the kernel ends
+    zipfile.ZipFile(io.BytesIO(base64.b64decode(wheel))).extractall(unpacked.name)
+    sys.path.insert(0, unpacked.name)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [unpacked.name, os.environ.get("PYTHONPATH")]))
 """
 INSTALL = """\
 import os
@@ -54,6 +54,11 @@ if missing and ("COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modul
 NOWHERE = """
 if importlib.util.find_spec("minigpt") is None:
     raise ModuleNotFoundError("minigpt is missing: start with `make lab`, or for Colab with `make colab`")
+"""
+PLACE = """
+from minigpt.place import own_copy
+
+own_copy()
 """
 
 
@@ -83,7 +88,7 @@ def way_to_colab(path: str, address: str | None) -> str:
 def install_cell(ledger: dict, address: str | None, versions: dict[str, str]):
     """The bootstrap cell of a notebook in the repository: on Colab it fetches the package from ``address``."""
     wanted = ({"minigpt": f"git+{address}"} if address else {}) | _wanted(ledger, versions)
-    return _bootstrap(HOSTED + _install(wanted) + ("" if address else NOWHERE))
+    return _bootstrap(HOSTED + _install(wanted) + ("" if address else NOWHERE) + PLACE)
 
 
 def unpack_cell(ledger: dict, wheel: str, versions: dict[str, str]):

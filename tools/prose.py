@@ -19,15 +19,15 @@ BRACKETED = re.compile(  # where double brackets mean something else: fences, co
 )
 
 
-def filled(sources: list[str], text: str, path: Path) -> list[str]:
+def filled(sources: list[str], text: str, path: Path, offered: dict | None = None) -> list[str]:
     """Pieces of Markdown with their placeholders replaced.
 
     ``text`` is the whole document that they are from, for the line in an error; ``path`` is its file of numbers, which
-    need not exist. Raises ValueError, with the line, for a placeholder that fails or is not written as one, for a file
-    that fails, and for a name in it that is for nothing.
+    need not exist; ``offered`` are more names for the placeholders. Raises ValueError, with the line, for a placeholder
+    that fails or is not written as one, for a file that fails, and for a name in it that is for nothing.
     """
     code = path.read_text(encoding="utf8") if path.exists() else ""
-    names = _offered() | _run(code, path.name)
+    names = _offered() | (offered or {}) | _run(code, path.name)
     done = [_fill(source, names, text) for source in sources]
     _refuse_unused(code, path.name, sources)
     return done

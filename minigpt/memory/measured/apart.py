@@ -12,7 +12,8 @@ them. What the child prints is kept for error messages. A child downloads nothin
 threads as torch has here, and leads a process group: whatever it starts ends with it, and it ends when its parent has
 died, however that happened. It costs what its imports cost: some seconds.
 
-Left out: other machines, and children that live on for a second call.
+Left out: other machines, and children that live on for a second call. Windows has no groups of processes: what a child
+started there may outlive it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +45,8 @@ from minigpt.values import check_counts, check_flags, is_number
 
 KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, StepMemory, TrainingPlan)}  # what travels beside JSON
 KIND = "minigpt kind"
-CALL, OUTPUT, ANSWER = "call.json", "output.txt", "answer.json"  # in the child's folder
+PREFIX = "apart-"  # of the child's folder; in it:
+CALL, OUTPUT, ANSWER = "call.json", "output.txt", "answer.json"
 LAST_LINES, LINE, LAST_BYTES = 12, 300, 16_000  # of a failed child's output in the error: lines, their length, all
 WATCH_SECONDS = 0.5  # between two looks of a child at whether its parent lives
 
@@ -109,7 +112,7 @@ class _Child:
     def __init__(self, name: str, timeout: float) -> None:
         self.name, self.timeout, self.late = name, timeout, False
         self.process: subprocess.Popen[bytes] | None = None
-        self.folder = tempfile.TemporaryDirectory(prefix="apart-", ignore_cleanup_errors=True)
+        self.folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
 
     def start(self, text: str) -> None:
         root = str(Path(minigpt.__file__).resolve().parent.parent)  # Colab's notebooks carry the package
@@ -158,8 +161,11 @@ class _Child:
 
     def close(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # all of them have ended; the latter: macOS
-                os.killpg(self.process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended; the latter: macOS
+                    os.killpg(self.process.pid, signal.SIGKILL)
+            else:  # Windows has no groups of processes
+                self.process.kill()
             self.process.wait()
         self.folder.cleanup()
 
@@ -204,9 +210,14 @@ def _decode(content: dict):
 
 def _watch(parent: int) -> None:
     """End this process, and what it has started, once its parent is another."""
+    folder = Path.cwd()
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
-    os.killpg(0, signal.SIGKILL)  # its own group
+    if folder.name.startswith(PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)  # the parent would have
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)  # its own group
+    os._exit(1)
 
 
 def main() -> None:
