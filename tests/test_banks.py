@@ -13,7 +13,7 @@ from minigpt.checks import verdict
 from tools import ROOT, bank
 from tools.bank_entries import Entry, read_bank
 from tools.bank_lab import Lab, Outcome
-from tools.build import documents
+from tools.texts import documents
 
 TEXTS = bank.banks()
 WRONG, RIGHT = 5, 2  # at least, for every exercise
@@ -119,6 +119,7 @@ def test_the_instructors_answers_pass_silently_and_see_no_truth(lab, monkeypatch
 LAB = """\
 ---
 title: "Lab 01: judge"
+read: 1
 minutes: {cpu: 1, gpu: 1}
 memory_gb: {ram: 1, vram: 1}
 ---

@@ -41,7 +41,7 @@ REFUSALS = {
     ),
     "a long cell": ("\n```{code-cell}\n" + "x = 1\n" * 46 + "```\n", "46 lines; a code cell has at most 45"),
     "a second title": ("\n# Title\n", "a heading with one #"),
-    "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 7: [[ 1 / 0 ]] fails: ZeroDivisionError"),
+    "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 8: [[ 1 / 0 ]] fails: ZeroDivisionError"),
     "a lost S": (
         EXERCISE + CHECK.replace("HIDDEN TESTS", "HIDDEN TEST"),
         "'### BEGIN HIDDEN TEST' looks like a region",
@@ -65,12 +65,12 @@ REFUSALS = {
     ),
     "an answer's name": (TASK + CHECK.replace("check-double", "explain-answer"), "'explain-answer': the name is taken"),
     "the name of an answer": (CHECK.replace("check-double", "explain-answer") + TASK, "'explain': the name is taken"),
-    "no spaces": ("\nIt is [[1+1]].\n", "line 7: 'It is [[1+1]].' is no placeholder"),
-    "one space": ("\nIt is [[ 1+1]].\n", "line 7: 'It is [[ 1+1]].' is no placeholder"),
-    "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 7: 'It is [[ 1 +' is no placeholder"),
-    "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 7: 'It is [[ 1 + 1' is no placeholder"),
-    "an exit": ("\nIt is [[ exit(0) ]].\n", "line 7: [[ exit(0) ]] fails: SystemExit: 0"),
-    "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 8: [[ 0.5 ]] is a float; allowed: text or a whole number"),
+    "no spaces": ("\nIt is [[1+1]].\n", "line 8: 'It is [[1+1]].' is no placeholder"),
+    "one space": ("\nIt is [[ 1+1]].\n", "line 8: 'It is [[ 1+1]].' is no placeholder"),
+    "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 8: 'It is [[ 1 +' is no placeholder"),
+    "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 8: 'It is [[ 1 + 1' is no placeholder"),
+    "an exit": ("\nIt is [[ exit(0) ]].\n", "line 8: [[ exit(0) ]] fails: SystemExit: 0"),
+    "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 9: [[ 0.5 ]] is a float; allowed: text or a whole number"),
 }
 
 
@@ -97,6 +97,7 @@ def test_refusals(refused, why):
 FRONT_MATTER = {
     "no title": ("title: Tiny\n", "", "title is None"),
     "no budget": ("minutes: {cpu: 1, gpu: 0.5}\n", "", "minutes is None; write minutes: {cpu: N, gpu: N}"),
+    "no time to read": ("read: 45\n", "", "read is None; write the minutes that reading takes"),
     "half a budget": ("{ram: 1, vram: 2}", "{ram: 1}", "memory_gb is {'ram': 1}"),
     "a negative budget": ("cpu: 1", "cpu: -1", "minutes cpu is -1"),
     "an unknown entry": ("title:", "author: me\ntitle:", "'author'; allowed: title"),
@@ -116,7 +117,7 @@ def test_front_matter_refusals(refused, why):
 
 
 NUMBERS = {
-    "a name that the prose alone knows": ("a = 1\n", "line 7: [[ b ]] fails: NameError: name 'b' is not defined"),
+    "a name that the prose alone knows": ("a = 1\n", "line 8: [[ b ]] fails: NameError: name 'b' is not defined"),
     "a name that nobody uses": ("a = 1\nb = c = a\n", "01-tiny.numbers.py, line 2: no placeholder uses 'c'"),
     "one that a function uses for its own": (
         "a = b = 1\ndef f():\n    a = 2\n", "01-tiny.numbers.py, line 1: no placeholder uses 'a'"

@@ -24,6 +24,7 @@ from tools import ROOT, build, colab, settings
 
 LESSON = """---
 title: Tiny
+read: 1
 minutes: {cpu: 1, gpu: 1}
 memory_gb: {ram: 1, vram: 1}
 ---

@@ -357,6 +357,8 @@ def test_a_notebook_page_fetches_nothing_and_draws_formulas(tmp_path):
 
 def test_a_formula_that_cannot_be_drawn_stays_readable():
     assert mathml(r"\sqrt", "inline") == r"<code>\sqrt</code>"
+    brace = mathml(r"\underbrace{a + b}_{\text{both}}", "inline")
+    assert '<munder><mrow class="brace"><mi>a</mi>' in brace and "\u23df" not in brace and "both" in brace
     aligned = mathml(r"\begin{aligned} a &= 1 \\ b &= 2 \end{aligned}", "block")
     assert aligned.count("<mtr>") == 2 and "&amp;" not in aligned
 

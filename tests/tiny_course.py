@@ -6,6 +6,7 @@ import nbformat
 
 HEAD = """---
 title: Tiny
+read: 45
 minutes: {cpu: 1, gpu: 0.5}
 memory_gb: {ram: 1, vram: 2}
 ---

@@ -19,8 +19,11 @@ from pathlib import Path
 import nbformat
 
 from minigpt.checks import Points, Wrong
-from tools import ROOT
-from tools.build import Document, convert, release, settings
+from tools import ROOT, settings
+from tools.build import convert, release
+from tools.glossary import Linker
+from tools.links import Neighbours
+from tools.texts import Document, read
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 PATCHED = ("builtins", "math", "operator", "torch", "torch.testing", "numpy.testing")  # what an answer may patch
@@ -40,8 +43,9 @@ class Lab:
     """A lab's cells, from its text: what to run before an exercise, and the checks after it."""
 
     def __init__(self, path: Path, root: Path = ROOT) -> None:
-        document = Document(path.relative_to(root))
-        source = convert(document, root, settings.repository(root), settings.pins(root))
+        text = read(Document(path.relative_to(root)), root, settings.pins(root))
+        alone = Neighbours({text.document: text.ledger["title"]}, index=False)
+        source = convert(text, root, alone, Linker([]), settings.repository(root), settings.pins(root))
         self.name = path.stem
         self.cells = nbformat.reads(source, as_version=4).cells
         student = nbformat.reads(release({self.name: source})[self.name], as_version=4).cells

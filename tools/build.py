@@ -16,61 +16,22 @@ import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import jupytext
 import nbformat
-from nbformat.v4 import new_notebook
+from nbformat.v4 import new_markdown_cell, new_notebook
 
-from tools import ROOT, cells, index, opening, prose, settings, write_whole
+from tools import ROOT, cells, glossary, index, opening, prose, settings, write_whole
+from tools.links import Neighbours
+from tools.texts import Text, documents, read
 
-NAMES = {"lessons": re.compile(r"\d\d-[a-z0-9-]+"), "labs": re.compile(r"lab\d\d-[a-z0-9-]+")}
-FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab")
+GLOSSARY = "content/glossary.md"
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text: where it lies, and where its notebook goes (both relative to the course's folder)."""
-
-    path: Path
-
-    @property
-    def is_lab(self) -> bool:
-        return self.path.parent.name == "labs"
-
-    @property
-    def numbers(self) -> Path:
-        """The Python that defines what the text's placeholders name, if the text needs any."""
-        return self.path.with_suffix(".numbers.py")
-
-    @property
-    def notebook(self) -> str:
-        name = self.path.stem
-        return f"solutions/{name}/{name}.ipynb" if self.is_lab else f"lessons/{name}.ipynb"
-
-
-def documents(root: Path) -> list[Document]:
-    """The course's texts, in order.
-
-    Raises ValueError for a text whose name is not of the form NN-name.md, and for a file of numbers without its text.
-    """
-    found = []
-    for kind, pattern in NAMES.items():
-        for path in sorted((root / "content" / kind).glob("*.md")):
-            if not pattern.fullmatch(path.stem):
-                form = "NN-name.md" if kind == "lessons" else "labNN-name.md"
-                raise ValueError(f"{path.relative_to(root)}: the name must be {form}, in lower case")
-            found.append(Document(path.relative_to(root)))
-    strays = set(root.glob("content/*/*.numbers.py")) - {root / document.numbers for document in found}
-    for path in sorted(strays):
-        raise ValueError(f"{path.relative_to(root)}: there is no text of this name")
-    return found
 
 
 def build(root: Path) -> dict[str, str]:
@@ -79,46 +40,70 @@ def build(root: Path) -> dict[str, str]:
     Raises ValueError naming the file for a text that breaks a rule.
     """
     address, versions = settings.repository(root), settings.pins(root)
-    notebooks = {}
+    texts = []
     for document in documents(root):
-        try:
-            notebooks[document.notebook] = convert(document, root, address, versions)
-        except ValueError as error:
-            raise ValueError(f"{document.path}: {error}") from None
+        with _named(document.path):
+            texts.append(read(document, root, versions))
+    has_map = (root / index.TEXT).exists()
+    around = Neighbours({text.document: text.ledger["title"] for text in texts}, has_map)
+    with _named(GLOSSARY):
+        opening_words, terms = glossary.parse(_glossary(root))
+        linker = glossary.Linker(terms)
+    notebooks = {}
+    for text in texts:
+        with _named(text.document.path):
+            notebooks[text.document.notebook] = convert(text, root, around, linker, address, versions)
     labs = {Path(path).stem: text for path, text in notebooks.items() if path.startswith("solutions/")}
     _refuse_strays(root)
     student = release(labs)
     notebooks |= {f"labs/{name}/{name}.ipynb": text for name, text in student.items()}
-    try:
+    if terms:
+        with _named(GLOSSARY):
+            linker.refuse_unused()
+            lessons = {text.document.number: text.document for text in texts if not text.document.is_lab}
+            page = glossary.cells(opening_words, linker, lessons, has_map)
+        budget = {"minutes": {"cpu": 1, "gpu": 1}, "memory_gb": {"ram": 1, "vram": 0}}  # `make run` makes its page
+        ledger = {"kind": "glossary", "source": GLOSSARY, "title": "Glossary", **budget}
+        notebooks[glossary.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
+    with _named(index.TEXT):
         if made := index.make(root, notebooks):
             page, ledger = made
             notebooks[index.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
-    except ValueError as error:
-        raise ValueError(f"{index.TEXT}: {error}") from None
     return notebooks
 
 
-def convert(document: Document, root: Path, address: str | None, versions: dict[str, str]) -> str:
+def convert(text: Text, root: Path, around: Neighbours, linker, address: str | None, versions: dict[str, str]) -> str:
     """One text -> one notebook, as text; for a lab, the instructor's version."""
-    text = (root / document.path).read_text(encoding="utf-8-sig")  # an editor may have put a mark in front
-    try:
-        source = jupytext.reads(text, fmt="md:myst")
-    except Exception as error:  # jupytext and yaml raise many kinds, all about the text
-        raise ValueError(f"not valid MyST: {' '.join(str(error).split())}") from None
-    ledger = _front_matter(dict(source.metadata), versions)
-    body = cells.expand(source.cells, document.path.stem, graded=document.is_lab)
+    document, name = text.document, text.document.path.stem
+    body = cells.expand(text.cells, name, graded=document.is_lab)
     if any(cell.cell_type == "markdown" and re.match(r"# ", cell.source) for cell in body):
         raise ValueError("a heading with one #; the title comes from the front matter, so start with ##")
     markdown = [cell for cell in body if cell.cell_type == "markdown"]
-    for cell, words in zip(markdown, prose.filled([c.source for c in markdown], text, root / document.numbers)):
-        cell.source = words
-    ledger |= {"kind": "lab" if document.is_lab else "lesson", "source": document.path.as_posix()}
+    words = prose.filled([cell.source for cell in markdown], text.source, root / document.numbers)
+    words = linker.linked(around.linked(document, words), document.page)
+    for cell, source in zip(markdown, words, strict=True):
+        cell.source = source
+    ledger = text.ledger | {"kind": "lab" if document.is_lab else "lesson", "source": document.path.as_posix()}
     if document.is_lab:
         ledger["points"] = sum(cell.metadata.get("nbgrader", {}).get("points", 0) for cell in body)
-    path = f"labs/{document.path.stem}/{document.path.stem}.ipynb" if document.is_lab else document.notebook
-    title = opening.title_cell(ledger, opening.way_to_colab(path, address))
+    title = opening.title_cell(ledger, opening.way_to_colab(document.page, address), around.header(document))
     install = opening.install_cell(ledger, address, versions)
-    return write(new_notebook(cells=[title, install, *body], metadata={**KERNEL, "ledger": ledger}))
+    foot = [new_markdown_cell(go_on, id="next")] if (go_on := around.footer(document)) else []
+    return write(new_notebook(cells=[title, install, *body, *foot], metadata={**KERNEL, "ledger": ledger}))
+
+
+@contextmanager
+def _named(path: Path | str) -> Iterator[None]:
+    """Whatever is refused inside is refused with the file's name."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _glossary(root: Path) -> str:
+    path = root / GLOSSARY
+    return path.read_text(encoding="utf-8-sig") if path.exists() else ""
 
 
 def write(notebook) -> str:
@@ -158,32 +143,6 @@ def release(labs: dict[str, str]) -> dict[str, str]:
     return student
 
 
-def _front_matter(given: dict, versions: dict[str, str]) -> dict:
-    """The checked front matter, complete. Raises ValueError naming the entry."""
-    given = {key: value for key, value in given.items() if key not in ("jupytext", "kernelspec")}
-    for key in given:
-        if key not in FRONT_MATTER:
-            raise ValueError(f"front matter: {key!r}; allowed: {', '.join(FRONT_MATTER)}")
-    if not isinstance(given.get("title"), str) or not given["title"].strip():
-        raise ValueError(f"front matter: title is {given.get('title')!r}; it must be text")
-    for key, parts in {"minutes": ("cpu", "gpu"), "memory_gb": ("ram", "vram")}.items():
-        value = given.get(key)
-        if not isinstance(value, dict) or set(value) != set(parts):
-            raise ValueError(f"front matter: {key} is {value!r}; write {key}: {{{parts[0]}: N, {parts[1]}: N}}")
-        for part, number in value.items():
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < inf:
-                raise ValueError(f"front matter: {key} {part} is {number!r}; it must be a number of at least 0")
-    colab = given.get("colab", [])
-    if not isinstance(colab, list):
-        raise ValueError(f"front matter: colab is {colab!r}; it must be a list of packages")
-    for name in colab:
-        if not isinstance(name, str) or settings.normal(name) not in versions or name in ("torch", "numpy"):
-            raise ValueError(
-                f"front matter: colab has {name!r}; allowed: packages in constraints.txt, not torch or numpy"
-            )
-    return {**given, "colab": colab}
-
-
 def _refuse_strays(root: Path) -> None:
     """nbgrader hands every file beside a source notebook to students, whatever it is."""
     for path in sorted((root / "solutions").glob("*/**/*")):
@@ -197,6 +156,16 @@ def stale(root: Path, notebooks: dict[str, str]) -> list[str]:
     existing = [path for place in places for path in root.glob(place)]
     paths = {path.relative_to(root).as_posix() for path in existing} | set(notebooks)
     return sorted(path for path in paths if _read(root / path) != notebooks.get(path))
+
+
+def walls(notebooks: dict[str, str]) -> list[str]:
+    """What the readers' notebooks show in code cells that are longer than they should be, a sentence per notebook."""
+    said = []
+    for path, text in notebooks.items():
+        found = [] if path.startswith("solutions/") else cells.long(nbformat.reads(text, as_version=4).cells)
+        if found:
+            said.append(f"{path} shows more than {cells.MAX_SHOWN} lines in {'; '.join(found)}")
+    return said + ["(fold such a cell with the tag hide-input, split it, or move it into the package)"] * bool(said)
 
 
 def _read(path: Path) -> str | None:
@@ -250,6 +219,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except (ValueError, OSError) as error:
         print(f"tools.build: {error}", file=sys.stderr)
         return 1
+    for sentence in walls(notebooks):
+        print(sentence)
     for path in changes:
         print(f"{'wrote' if path in notebooks else 'removed'} {path}")
     print(f"{len(notebooks)} notebooks, {len(changes)} changed")

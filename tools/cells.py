@@ -19,6 +19,8 @@ from collections import Counter
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_markdown_cell
 
+from tools.opening import FOLDED
+
 GRADED = {"exercise": "code", "check": "code", "task": "markdown"}  # tag -> the kind of cell it marks
 TAGS = (*GRADED, "parameters", "setup", "hide-input", "raises-exception")
 REGIONS = {"SOLUTION": "exercise", "HIDDEN TESTS": "check", "MARK SCHEME": "task"}  # region -> its tag
@@ -28,8 +30,9 @@ LIKE_A_MARK = {
     "markdown": re.compile(r"^\s*#+\s*(?i:begin|end)\b"),
 }
 OPTIONS = ("name", "tags", "points")
-RESERVED = ("title", "bootstrap")  # names of the two cells that the build adds
+RESERVED = ("title", "bootstrap", "next")  # names of the cells that the build adds
 MAX_LINES = 45  # of a code cell: one screen
+MAX_SHOWN = 15  # of one that is neither folded nor an exercise or a check: more is plumbing, or two ideas
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,55}")
 
 
@@ -40,7 +43,7 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
     """
     out, names = [], set(RESERVED)
     seen: Counter[str] = Counter()
-    for cell in cells:
+    for cell in apart(cells):
         what = _check(cell, graded)
         name, tags, points = (cell.metadata.get(option) for option in OPTIONS)
         own = {name} if name else set()
@@ -53,6 +56,8 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
         cell.id = name or f"{digest}-{seen[digest]}"
         seen[digest] += 1
         cell.metadata = {"tags": list(tags)} if tags else {}
+        if "hide-input" in (tags or []):  # JupyterLab reads no tags: this folds the cell there
+            cell.metadata["jupyter"] = dict(FOLDED)
         out.append(cell)
         kind = _kind(cell)
         if kind:
@@ -61,6 +66,29 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
             out.append(new_markdown_cell("*Your answer:*", id=f"{name}-answer"))
     _check_order(out)
     return out
+
+
+def apart(cells: list) -> list:
+    """Cells, with text after a folded answer in a cell of its own: in one cell it would stick to the answer."""
+    out = []
+    for cell in cells:
+        parts = [cell.source]
+        if cell.cell_type == "markdown" and not cell.metadata:
+            parts = re.split(r"(?<=</details>)\n\s*\n(?=\S)", cell.source)
+        out += [cell, *(new_markdown_cell(part) for part in parts[1:])]
+        cell.source = parts[0]
+    return out
+
+
+def long(cells: list) -> list[str]:
+    """The code cells that show more than MAX_SHOWN lines: how each begins, and its lines. Imports may be many."""
+    free = {*GRADED, "hide-input", "bootstrap", "setup"}
+    found = []
+    for cell in cells:
+        lines = cell.source.count("\n") + 1
+        if cell.cell_type == "code" and lines > MAX_SHOWN and not free & set(cell.metadata.get("tags", [])):
+            found.append(f"{cell.source.strip().splitlines()[0][:40]!r} {lines}")
+    return found
 
 
 def _kind(cell) -> str | None:

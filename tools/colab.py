@@ -19,7 +19,7 @@ from pathlib import Path
 import nbformat
 from flit_core import buildapi
 
-from tools import ROOT, opening, settings, write_whole
+from tools import ROOT, links, opening, settings, write_whole
 from tools.build import write
 
 EPOCH = "315532800"  # 1980-01-01, the oldest date a zip file knows: the same package gives the same bytes
@@ -45,13 +45,16 @@ def carry(notebook, package: bytes, versions: dict[str, str]):
         "title": opening.title_cell(ledger, on_colab=""),
         "bootstrap": opening.unpack_cell(ledger, text, versions),
     }
-    notebook.cells = [cells.get(cell.id, cell) for cell in notebook.cells]
+    notebook.cells = [cells.get(cell.id, cell) for cell in notebook.cells if cell.id != "next"]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = links.unlinked(cell.source)  # there is nothing beside it
     return notebook
 
 
 def pack(root: Path) -> list[Path]:
     """Write build/colab/; returns the paths. Raises ValueError if there is no notebook to pack."""
-    sources = [*sorted(root.glob("lessons/*.ipynb")), *sorted(root.glob("labs/*/*.ipynb"))]
+    sources = [*sorted(root.glob("lessons/[0-9]*.ipynb")), *sorted(root.glob("labs/*/*.ipynb"))]
     if not sources:
         raise ValueError("no notebooks in lessons/ and labs/: run `make notebooks` first")
     package, versions = wheel(root), settings.pins(root)

@@ -25,11 +25,21 @@ from nbformat import NotebookNode
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
 STYLE = """
-body.jp-Notebook { max-width: 60rem; margin: 0 auto; }
+body.jp-Notebook { max-width: 70rem; margin: 0 auto; }
+.jp-RenderedMarkdown > :is(p, ul, ol, blockquote, details) { max-width: 52rem; }
+.jp-RenderedMarkdown > table { margin-left: 0; }
 math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", math; font-size: 1.1em; }
 math[display="block"] { margin: .7em 0; }
 mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
+.brace { padding-bottom: .25em; border-bottom: 1.5px solid currentcolor; }
+details + * { margin-top: 1em; }
+@media (max-width: 50rem) {
+  .jp-InputPrompt, .jp-OutputPrompt { display: none; }
+  .jp-RenderedMarkdown table { display: block; overflow-x: auto; }
+  math[display="block"] { overflow-x: auto; }
+  .jp-OutputArea-output pre { overflow-wrap: normal !important; white-space: pre !important; overflow-x: auto; }
+}
 .highlight pre, .jp-OutputArea-output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .highlight pre { font-family: var(--jp-code-font-family, monospace); }
 .ledger-bar { display: flex; flex-wrap: wrap; justify-content: space-between; gap: .3rem 1.5rem; padding: .6rem 0; }
@@ -52,9 +62,21 @@ def mathml(tex: str, display: str) -> str:
     """A formula as MathML; the TeX itself, as code, where the converter does not understand it."""
     try:
         # the converter knows align*, which is laid out the same
-        return convert(re.sub(r"\\(begin|end)\{(aligned|split)\}", r"\\\1{align*}", tex.strip()), display=display)
+        drawn = convert(re.sub(r"\\(begin|end)\{(aligned|split)\}", r"\\\1{align*}", tex.strip()), display=display)
+        return _braces(drawn) if r"\underbrace" in tex else drawn
     except Exception:  # the converter raises a dozen kinds of error, none with a common ancestor
         return f"<code>{html.escape(tex.strip())}</code>"
+
+
+def _braces(drawn: str) -> str:
+    """MathML with its underbraces as borders. Without a font for formulas a brace does not stretch under its term."""
+    soup = BeautifulSoup(drawn, "html.parser")
+    for under in soup.find_all("munder"):
+        term, brace = under.find_all(True, recursive=False)
+        if brace.get_text() == "\u23df":
+            term["class"] = "brace"
+            under.replace_with(term)
+    return str(soup)
 
 
 class MathMLRenderer(IPythonRenderer):

@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from tools.settings import GITHUB, normal
 
+FOLDED = {"source_hidden": True}  # in JupyterLab
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
 # The bootstrap cell's parts. torch and numpy are never touched: nothing here resolves dependencies.
@@ -61,19 +62,18 @@ own_copy()
 """
 
 
-def title_cell(ledger: dict, on_colab: str):
-    """The first cell. ``ledger`` is the document's front matter, ``on_colab`` the way to Colab (or nothing)."""
+def title_cell(ledger: dict, on_colab: str, links: str = ""):
+    """The first cell. ``ledger`` is the document's front matter, ``on_colab`` the way to Colab, ``links`` to others."""
     minutes, memory = ledger["minutes"], ledger["memory_gb"]
-    lines = [
-        f"# {ledger['title']}",
-        "",
-        f"Time: about {_minutes(minutes['cpu'])} on a CPU, {_minutes(minutes['gpu'])} on a GPU. "
-        f"Memory: at most {memory['ram']:g} GB, and {memory['vram']:g} GB on the GPU.",
-    ]
+    cost = (
+        f"{'Read and work' if ledger['kind'] == 'lab' else 'Read'} {ledger['read']} minutes; "
+        f"runs in at most {_minutes(minutes['cpu'])} on a CPU, {_minutes(minutes['gpu'])} on a GPU. "
+        f"Memory: at most {memory['ram']:g} GB, and {memory['vram']:g} GB on the GPU."
+    )
     if ledger.get("points"):
-        lines[-1] += f" Points: {ledger['points']}."
-    lines += ["", on_colab] if on_colab else []
-    return new_markdown_cell("\n".join(lines), id="title")
+        cost += f" Points: {ledger['points']}."
+    lines = [f"# {ledger['title']}", links, cost, on_colab]
+    return new_markdown_cell("\n\n".join(filter(None, lines)), id="title")
 
 
 def way_to_colab(path: str, address: str | None) -> str:
@@ -94,7 +94,7 @@ def install_cell(ledger: dict, address: str | None, versions: dict[str, str]):
 def unpack_cell(ledger: dict, wheel: str, versions: dict[str, str]):
     """The bootstrap cell of a notebook that carries the package. ``wheel`` is base64 text, folded into lines."""
     cell = _bootstrap(CARRIED.format(wheel=wheel) + _install(_wanted(ledger, versions)))
-    cell.metadata |= {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded in Colab and JupyterLab
+    cell.metadata["cellView"] = "form"  # folded in Colab
     return cell
 
 
@@ -107,7 +107,7 @@ def _install(wanted: dict[str, str]) -> str:
 
 
 def _bootstrap(source: str):
-    return new_code_cell(source.rstrip("\n"), id="bootstrap", metadata={"tags": ["bootstrap"]})
+    return new_code_cell(source.rstrip("\n"), id="bootstrap", metadata={"tags": ["bootstrap"], "jupyter": FOLDED})
 
 
 def _minutes(n: float) -> str:
