@@ -2,7 +2,7 @@
 
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.units import GIB, gb
+from minigpt.memory.units import GB, GIB, gb
 
 llama = Architecture.of("llama-7b")
 P, V, C, I, L = llama.parameters, llama.vocab_size, llama.n_embd, llama.n_inner, llama.n_layer
@@ -13,17 +13,15 @@ B, T = 4, 512
 plan = TrainingPlan(batch=B, seq_len=T, precision="bf16", holds="outputs", use_cache=True)
 step = predict(llama, plan)
 lean = predict(llama, TrainingPlan(batch=B, seq_len=T, precision="bf16", optimizer_loop="fused"))
-fp32 = predict(llama, TrainingPlan(batch=B, seq_len=T, precision="fp32"))
-sgd = predict(llama, TrainingPlan(batch=1, seq_len=T, precision="bf16", optimizer="sgd"))
 adam32 = predict(llama, TrainingPlan(batch=B, seq_len=T, precision="bf16-adam32"))
-folk_product = B * T * C * L * 4
-saved_by_block = 4 * B * T * (10 * C + 4 * I) + 4 * B * T * (2 + llama.n_head)
-outside = fp32.ledger.activations - L * saved_by_block
-log_softmax, last_norm = 4 * B * T * V, 4 * B * T * 3 * C
-assert 0 < outside - log_softmax - last_norm < 10**6
-P13 = Architecture.of("llama-13b").parameters
+gemma, P65 = Architecture.of("gemma-2b"), Architecture.of("llama-65b").parameters
+assert 8 * gemma.parameters == 20_049_379_328  # the estimate on the Hub
+gemma_step = predict(gemma, TrainingPlan(batch=1, seq_len=T, precision="bf16"))
+sequence = predict(llama, TrainingPlan(batch=1, seq_len=2048, precision="bf16"))
+checkpointed = predict(llama, TrainingPlan(batch=1, seq_len=2048, precision="bf16", checkpointing="full"))
+assert sequence.ledger.activations > 6 * 2 * GB
 P8 = Architecture.of("llama-3-8b")
-a100, a6000, l4, rtx = (GPUS[name].vram for name in ("A100 80GB", "RTX A6000", "L4", "RTX 3090"))
+a100, l4 = (GPUS[name].vram for name in ("A100 80GB", "L4"))
 peft_P, peft_measured = 3212749824, 24.274 * GIB
 
 

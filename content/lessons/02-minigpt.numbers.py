@@ -1,7 +1,8 @@
 """The numbers in the prose of lesson 02. content/README.md says how it uses them."""
 
 from minigpt.memory import Architecture, TrainingPlan, predict
-from minigpt.memory.units import GB
+from minigpt.memory.families import KNOWN
+from minigpt.memory.gpus import GPUS
 from minigpt.model import GPTConfig
 
 B, T = 16, 256
@@ -18,5 +19,21 @@ big = {holds: predict(big_vocabulary, TrainingPlan(batch=B, seq_len=T, holds=hol
 at_eight = predict(small, TrainingPlan(batch=8, seq_len=1024))
 eager = predict(nano, TrainingPlan(batch=B, seq_len=T, attention="eager"))
 tiny = predict(nano, TrainingPlan(batch=1, seq_len=64))
-fits = [str(n) for n in (8, 16, 32) if predict(small, TrainingPlan(batch=n, seq_len=1024)).peak.total < 16 * GB]
+t4 = GPUS["T4"].vram
+fits = [str(n) for n in (8, 16, 32) if predict(small, TrainingPlan(batch=n, seq_len=1024)).peak.total < t4]
 split = predict(nano, TrainingPlan(batch=B // 4, seq_len=T, accumulation=4))
+
+
+def added_by(card=None, **dropout):
+    """What a dropout of 0.1 adds to a block of GPT-2 on 4 x 256 tokens, in u."""
+    plan, config = TrainingPlan(batch=4, seq_len=256, card=card), KNOWN["gpt2"]
+    saved = [
+        predict({**config, **changes, "n_layer": n}, plan).ledger.activations
+        for changes in ({}, dropout)
+        for n in (1, 2)
+    ]
+    return round((saved[3] - saved[2] - saved[1] + saved[0]) / (4 * 4 * 256 * config["n_embd"]), 9)
+
+
+assert added_by(resid_pdrop=0.1) == 2 and added_by("A100 80GB", resid_pdrop=0.1) == 0.5
+attention_dropout = added_by(attn_pdrop=0.1)

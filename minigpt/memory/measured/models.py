@@ -84,6 +84,7 @@ def base_model(config, plan: TrainingPlan) -> GPT | PreTrainedModel:
     # None is transformers' own choice: sdpa, or eager for a model that has no other.
     attention = None if plan.attention == "sdpa" else plan.attention
     model = _head(config).from_config(config, dtype=base_dtype(plan), attn_implementation=attention)
+    model.loss_type = model.loss_type or "ForCausalLM"  # gpt2's class names none: transformers takes this, and warns
     if model.main_input_name != "input_ids":
         raise ValueError(f"model_type is {config.model_type!r}, which reads {model.main_input_name}, not tokens")
     _check_context(model, plan)
