@@ -2,6 +2,7 @@
 
 from minigpt.lora import adapter_parameters
 from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import gb
 from minigpt.model import GPTConfig
 
@@ -39,6 +40,7 @@ dora_saved = 6 * 4 * 512 * L * (5 * C + 2 * I)
 same_7b, high_7b, low_7b = seven(adapter_dtype="same"), seven(rank=64), seven(rank=1)
 litgpt = step("llama-7b", 1, 1304, precision="bf16", method="lora", targets="q,v", adapter_dtype="same")
 matrix = 4 * C * I
+one_7b, thin_7b = step("llama-7b", 1, 512, precision="bf16", method="lora"), seven(checkpointing="full")
 cast_7b = seven(autocast=True)
 
 
@@ -84,3 +86,32 @@ places = "\n".join(
         both("LoRA r = 64, q and v", targets="q,v", rank=64),
     ]
 )
+
+switches = {"rank=1": low_7b, "autocast=True": cast_7b, 'adapter_dtype="same"': same_7b, 'targets="q,v"': qv_7b}
+switches |= {"batch=1": one_7b, 'checkpointing="full"': thin_7b}
+fitting = [f"`{name}`" for name, run in switches.items() if run.peak.total < GPUS["RTX 3090"].vram]
+fits = f"{', '.join(fitting[:-1])} and {fitting[-1]}"
+assert 0 < GPUS["RTX 3090"].vram - same_7b.peak.total < 0.3e9
+
+mistral, mistral_tokens = Architecture.of("mistral-7b"), 2048
+N_mistral = adapter_parameters("mistral-7b", 16, "all-linear")
+assert N_mistral == 16 * 32 * (4 * 4096 + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+block_mistral = 37 * 4096 + 10 * 14336 + 28 * 16
+mistral_none, mistral_full = (
+    step("mistral-7b", 1, mistral_tokens, precision="bf16", method="lora", rank=16, checkpointing=kept)
+    for kept in ("none", "full")
+)
+mistral_inputs, mistral_open = 32 * 2 * 4096, block_mistral + 8 * 14336  # bytes per token
+paper_mistral = {
+    kept: 2 * mistral.parameters + 12 * N_mistral + nbytes
+    for kept, nbytes in {
+        "none": mistral_tokens * (32 * block_mistral + 4 * 4096 + 12 * 32000),
+        "full": max(
+            mistral_tokens * (mistral_inputs + 4 * 4096 + 12 * 32000),
+            mistral_tokens * (mistral_inputs + mistral_open),
+            mistral_tokens * mistral_open + 4 * N_mistral,
+        ),
+    }.items()
+}
+for kept, run in (("none", mistral_none), ("full", mistral_full)):
+    assert abs(paper_mistral[kept] / run.peak.total - 1) < 0.002

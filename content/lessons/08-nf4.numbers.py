@@ -33,3 +33,4 @@ def peak(**choices):
 
 
 lora, prepared = peak(method="lora"), peak(method="qlora")
+peft_way = peak(method="qlora", checkpointing="reentrant")
