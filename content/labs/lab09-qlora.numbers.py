@@ -24,9 +24,8 @@ def static(model, method, **more):
 
 
 steps_of = {m: step(TINY, m) for m in ("full", "lora", "qlora")}
-blocks_kept, checkpointed = (
-    step(TINY, "qlora", precision="bf16-autocast", optimizer="adamw8bit", checkpointing=c) for c in ("none", "reentrant")
-)
+by_trainer = dict(precision="bf16-autocast", optimizer="adamw8bit")
+blocks_kept, checkpointed = (step(TINY, "qlora", checkpointing=c, **by_trainer) for c in ("none", "reentrant"))
 lean = step(TINY, "qlora", kbit_preparation=False, adapter_dtype="same", optimizer_loop="fused")
 upcast_bytes = steps_of["qlora"].frozen - lean.frozen
 probabilities = 4 * 8 * 96 * tiny.vocab_size
