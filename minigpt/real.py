@@ -40,6 +40,7 @@ OURS = dict(  # what a run here needs of TrainingArguments, whatever was given
     output_dir=".", report_to="none", push_to_hub=False, save_strategy="no", eval_strategy="no",
     logging_strategy="steps", logging_steps=1, disable_tqdm=True,
 )  # fmt: skip
+CHECKPOINTING = "gradient_checkpointing"  # of TrainingArguments
 HUB_SECONDS = 10  # without an answer from the hub for so long, it is not reachable
 
 
@@ -138,8 +139,8 @@ def fine_tune(
     """Train adapters on the model in ``path`` by the options, and meter one step.
 
     ``rows`` and ``held_out`` are ``pair_rows``. OURS, the device and the seed win over ``training``. One ``seed`` gives
-    the same adapters and the same order of rows, with Unsloth or without. Gradient checkpointing is off unless
-    ``training`` asks for it, although peft, trl and Unsloth turn it on by themselves.
+    the same adapters and the same order of rows, with Unsloth or without. Where ``training`` says nothing of
+    ``gradient_checkpointing``, each library does what it does by itself: peft's preparation and Unsloth turn it on.
 
     Returns {"memory": StepMemory, "losses": a mean loss for each step, "validation": [before, after], all in nats per
     target token, "optimizer": its name in the arguments as they were in the end, "dtypes": {"adapters", "rest"} of the
@@ -152,7 +153,7 @@ def fine_tune(
         os.environ["UNSLOTH_FORCE_CPU"] = "1"  # also where there is a GPU
     else:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # Trainer would spread the batch over all of them
-    training = {"gradient_checkpointing": False, **training, **OURS, "use_cpu": device == "cpu", "seed": seed}
+    training = {**training, **OURS, "use_cpu": device == "cpu", "seed": seed}
     make = _unsloth if unsloth else _peft
     trainer = make(path, quantization, adapters, training, rows, device)
     batch = trainer.args.per_device_train_batch_size
@@ -184,8 +185,8 @@ def _peft(path, quantization, adapters, training, rows, device):
     model = AutoModelForCausalLM.from_pretrained(
         path, quantization_config=BitsAndBytesConfig(**quantization), dtype=torch.bfloat16, device_map={"": device}
     )
-    checkpointing = arguments.gradient_checkpointing
-    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=checkpointing)
+    said = {"use_gradient_checkpointing": arguments.gradient_checkpointing} if CHECKPOINTING in training else {}
+    model = prepare_model_for_kbit_training(model, **said)
     torch.manual_seed(training["seed"])  # of the adapters' start; Unsloth sets it in the same place
     adapted = get_peft_model(model, LoraConfig(**adapters))
     return _with_meter(Trainer, model=adapted, args=arguments, train_dataset=rows)
@@ -203,7 +204,8 @@ def _unsloth(path, quantization, adapters, training, rows, device):
     )
     model = FastLanguageModel.get_peft_model(
         model, r=adapters["r"], lora_alpha=adapters["lora_alpha"], lora_dropout=0, target_modules=SEVEN,
-        use_gradient_checkpointing=training["gradient_checkpointing"], random_state=training["seed"],
+        random_state=training["seed"],
+        **({"use_gradient_checkpointing": training[CHECKPOINTING]} if CHECKPOINTING in training else {}),
     )  # fmt: skip
     # The rows are tokens already, all of one length.
     arguments = trl.SFTConfig(**training, max_length=None, dataset_kwargs={"skip_prepare_dataset": True})

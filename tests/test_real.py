@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib.util
-import inspect
 import logging
 import os
 import warnings
@@ -33,7 +31,10 @@ QUANTIZATION = dict(
     bnb_4bit_compute_dtype=torch.bfloat16,
 )  # fmt: skip
 ADAPTERS = dict(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-TRAINING = dict(per_device_train_batch_size=B, max_steps=8, learning_rate=1e-2, optim="paged_adamw_8bit", bf16=True)
+AS_IT_COMES = dict(
+    per_device_train_batch_size=B, max_steps=8, learning_rate=1e-2, optim="paged_adamw_8bit", bf16=True
+)  # fmt: skip
+TRAINING = AS_IT_COMES | dict(gradient_checkpointing=False)
 LOST = dict(  # what a run must not follow
     logging_steps=10, logging_strategy="epoch", report_to="tensorboard", eval_strategy="steps", use_cpu=False, seed=5,
 )  # fmt: skip
@@ -143,47 +144,6 @@ def test_evaluation_is_cross_entropy_and_leaves_gradients_right(tiny, tokenizer)
     assert all(map(torch.equal, gradient(), before))
 
 
-def test_the_libraries_defaults_are_what_lab_09_says(tmp_path):
-    from peft import LoraConfig
-    from transformers import BitsAndBytesConfig, TrainingArguments
-
-    bits, lora = BitsAndBytesConfig(load_in_4bit=True), LoraConfig()
-    assert not BitsAndBytesConfig().load_in_4bit and bits.bnb_4bit_quant_type == "fp4"
-    assert not bits.bnb_4bit_use_double_quant and bits.bnb_4bit_compute_dtype == torch.float32
-    assert (lora.r, lora.lora_alpha, lora.task_type, lora.target_modules) == (8, 8, None, None)
-    run = TrainingArguments(tmp_path, use_cpu=True)
-    assert (run.per_device_train_batch_size, run.gradient_accumulation_steps) == (8, 1)
-    assert (run.num_train_epochs, run.max_steps, run.learning_rate, run.bf16) == (3, -1, 5e-5, False)
-    assert run.optim.value.startswith("adamw_torch") and not run.gradient_checkpointing
-
-
-def test_peft_and_trl_turn_checkpointing_on_by_default_as_lesson_09_says():
-    from peft import prepare_model_for_kbit_training
-    from trl import SFTConfig
-
-    parameters = inspect.signature(prepare_model_for_kbit_training).parameters
-    fields = {field.name: field.default for field in dataclasses.fields(SFTConfig)}
-    assert parameters["use_gradient_checkpointing"].default is True
-    assert fields["gradient_checkpointing"] is True
-
-
-def test_unsloth_turns_checkpointing_on_by_default_as_lesson_09_says():
-    """Importing Unsloth changes transformers and trl, so its source is read instead."""
-    found = importlib.util.find_spec("unsloth")
-    if found is None:
-        pytest.skip("unsloth is not installed")
-    models = Path(found.origin).parent / "models"
-    classes = {}
-    for name in ("llama.py", "loader.py"):
-        body = ast.parse((models / name).read_text(encoding="utf8")).body
-        classes |= {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    assert [ast.unparse(base) for base in classes["FastLanguageModel"].bases] == ["FastLlamaModel"]
-    functions = {node.name: node for node in classes["FastLlamaModel"].body if isinstance(node, ast.FunctionDef)}
-    given = functions["get_peft_model"].args
-    defaults = dict(zip(reversed([argument.arg for argument in given.args]), reversed(given.defaults)))
-    assert ast.literal_eval(defaults["use_gradient_checkpointing"]) == "unsloth"
-
-
 @pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
 def test_a_step_after_pefts_preparation_as_it_is_by_default_peaks_as_predicted_with_checkpointing():
     """To the byte in every bucket, and at the loss, as for LLaMA-7B in lesson 09."""
@@ -229,6 +189,7 @@ def runs(tiny, tokenizer) -> dict:
         "plain": dict(training=TRAINING | LOST),
         "accumulated": dict(training=TRAINING | dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)),
         "checkpointed": dict(training=TRAINING | dict(gradient_checkpointing=True)),
+        "as it comes": dict(training=AS_IT_COMES),
     }
     if importlib.util.find_spec("unsloth"):
         kinds["unsloth"] = dict(training=TRAINING, unsloth=True)
@@ -240,6 +201,7 @@ PLANS = {
     "plain": dict(batch=B),
     "accumulated": dict(batch=B // 2, accumulation=2),
     "checkpointed": dict(batch=B, checkpointing="full"),
+    "as it comes": dict(batch=B, checkpointing="reentrant"),  # what peft's preparation turns on
 }
 
 

@@ -24,11 +24,13 @@ def static(model, method, **more):
 
 
 steps_of = {m: step(TINY, m) for m in ("full", "lora", "qlora")}
-trainer = step(TINY, "qlora", precision="bf16-autocast", optimizer="adamw8bit")
+by_trainer = dict(precision="bf16-autocast", optimizer="adamw8bit")
+blocks_kept, checkpointed = (step(TINY, "qlora", checkpointing=c, **by_trainer) for c in ("none", "reentrant"))
 lean = step(TINY, "qlora", kbit_preparation=False, adapter_dtype="same", optimizer_loop="fused")
 upcast_bytes = steps_of["qlora"].frozen - lean.frozen
 probabilities = 4 * 8 * 96 * tiny.vocab_size
 seven = {m: step(llama, m, batch=1, seq_len=512) for m in ("full", "lora", "qlora")}
-kept, again = (step(llama, "qlora", batch=4, seq_len=512, checkpointing=c).peak.total for c in ("none", "full"))
+again_7b = {m: step(llama, m, batch=1, seq_len=512, checkpointing="reentrant") for m in seven}
+kept, again = (step(llama, "qlora", batch=4, seq_len=512, checkpointing=c).peak.total for c in ("none", "reentrant"))
 rest, qlora_7b = llama.parameters - llama.linear_parameters, seven["qlora"].ledger.persistent
 rest_in_4 = seven["full"].ledger.persistent / (qlora_7b - (4 - 0.515869) * rest)

@@ -1,16 +1,17 @@
 """The numbers in the prose of lesson 09. content/README.md says how it uses them."""
 
+from dataclasses import replace
 from statistics import median
 
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.units import GB, gb
+from minigpt.memory.units import GB, GIB, gb, gib
 from minigpt.model import GPTConfig
 from tools.published import compare_published
 
 llama = Architecture.of("llama-7b")
 P, lin = llama.parameters, llama.linear_parameters
-C, I, L, V = llama.n_embd, llama.n_inner, llama.n_layer, llama.vocab_size
+I = llama.n_inner
 
 
 def adapters(model, r):
@@ -18,8 +19,8 @@ def adapters(model, r):
 
 
 N = adapters(llama, 8)
-Nqv = 8 * L * 2 * (C + C)
 B, T = 4, 512
+ON = "reentrant"  # the checkpointing that peft's preparation turns on
 
 
 def plan(method, **changes):
@@ -36,23 +37,36 @@ def times(a, b):
 
 
 full, lora, qlora = step("full"), step("lora"), step("qlora")
-one = {m: step(m, batch=1) for m in ("full", "lora", "qlora")}
-static_lora = times(full.ledger.persistent, lora.ledger.persistent)
 static_qlora = times(full.ledger.persistent, qlora.ledger.persistent)
-copies, no_more = 4 * (6 * C + I) * L * B * T, 2 * (2 * C + I) * L * B * T
-same = step("lora", adapter_dtype="same")
-assert abs(copies - no_more - (lora.ledger.activations - same.ledger.activations)) < 0.01 * copies
+qck = step("qlora", checkpointing=ON)
+assert gb(step("full", checkpointing=ON).peak.total) == gb(full.peak.total) and "adamw" in full.peak_at
 
+# The stacks, and the switches one by one.
 A100 = "A100 80GB"
-on_card = {(m, on): step(m, card=A100, autocast=on) for m in ("lora", "qlora") for on in (False, True)}
+
+
+def like(library, **choices):
+    choices = dict(method="qlora", targets="all-linear", batch=B, seq_len=T, card=A100, **choices)
+    return predict(llama, TrainingPlan.like(library, **choices))
+
+
+hf, kept_hf = like("hf-trainer"), like("hf-trainer", checkpointing="none")
+static_hf = hf.ledger.persistent
+for library in ("hf-trainer", "script", "trl-sft", "unsloth"):
+    assert TrainingPlan.like(library, method="qlora").checkpointing != "none"
+    assert TrainingPlan.like(library, method="qlora").double_quantization == (library == "unsloth")
+WAYS = [(kind, on) for kind in ("none", ON) for on in (False, True)]
+on_card = {
+    (m, kind, on): step(m, card=A100, checkpointing=kind, autocast=on) for m in ("lora", "qlora") for kind, on in WAYS
+}
 
 
 def switch(text, method, **changes):
     cells = []
-    for on in (False, True):
-        after = step(method, card=A100, autocast=on, **changes).peak.total
-        moved = f"{(after - on_card[method, on].peak.total) / GB:+.2f}" if changes else ""
-        cells += [gb(after), moved.replace("-", "−")]
+    for kind, on in WAYS:
+        after = step(method, card=A100, autocast=on, checkpointing=kind, **changes).peak.total
+        moved = f"{(after - on_card[method, kind, on].peak.total) / GB:+.2f}".replace("-", "−")
+        cells.append(moved if changes else f"**{gb(after)}**")
     return f"| {text} | {method} | {' | '.join(cells)} |"
 
 
@@ -66,38 +80,53 @@ switches = "\n".join(
         switch("both", "qlora", kbit_preparation=False, adapter_dtype="same"),
         switch("`double_quantization=False`", "qlora", double_quantization=False),
         switch('`optimizer="adamw8bit"`', "qlora", optimizer="adamw8bit"),
-        switch('`checkpointing="full"`', "qlora", checkpointing="full"),
     ]
 )
 bare = {on: step("qlora", card=A100, autocast=on, kbit_preparation=False) for on in (False, True)}
-prepared = {on: on_card["qlora", on].peak.total - bare[on].peak.total for on in (False, True)}
+prepared = {on: on_card["qlora", "none", on].peak.total - bare[on].peak.total for on in (False, True)}
+same = step("qlora", card=A100, adapter_dtype="same")
+assert on_card["qlora", "none", False].peak.total - same.peak.total < prepared[False]  # the two words without autocast
 bare_same = step("qlora", card=A100, autocast=True, kbit_preparation=False, adapter_dtype="same")
-lora_same = step("lora", card=A100, autocast=True, adapter_dtype="same")
-left = on_card["lora", True].peak.total - lora_same.peak.total
-checkpointed = {on: step("qlora", card=A100, autocast=on, checkpointing="full") for on in (False, True)}
-assert checkpointed[True].peak.total - checkpointed[False].peak.total == 2 * V * C
+assert bare[True].peak.total - bare_same.peak.total < prepared[True]  # and with it
+checkpointed = {on: on_card["qlora", ON, on] for on in (False, True)}
 on_cpu = step("qlora", autocast=True)
-A100_more = on_card["qlora", False].peak.total - qlora.peak.total
+A100_more = on_card["qlora", "none", False].peak.total - qlora.peak.total
 
+# Mistral-7B by hand.
+mistral = Architecture.of("mistral-7b")
+assert (mistral.n_embd, mistral.n_inner, mistral.n_layer, mistral.vocab_size) == (4096, 14336, 32, 32_000)
+mistral_optimizer = step(
+    "qlora", mistral, batch=1, seq_len=2048, rank=64, optimizer="paged_adamw_8bit"
+).ledger.optimizer
 
-def like(library, **choices):
-    choices = dict(method="qlora", targets="all-linear", batch=B, seq_len=T, card=A100, **choices)
-    return predict(llama, TrainingPlan.like(library, **choices))
-
-
-sft, trainer = like("trl-sft"), like("hf-trainer", autocast=True)
-assert "block 31, run again" in like("script").peak_at and "head" in trainer.peak_at
+# Where QLoRA needs more than LoRA.
 extra = (qlora.ledger.activations - lora.ledger.activations) / (B * T)
 cross7 = (lora.ledger.weights - qlora.ledger.weights) / extra
 many = {m: step(m, batch=17) for m in ("lora", "qlora")}
 assert 16 * T < cross7 < 17 * T and many["lora"].peak.total < many["qlora"].peak.total
 assert [name for name, gpu in GPUS.items() if gpu.vram > many["lora"].peak.total] == ["H200"]
+fewer = step("lora", batch=17, checkpointing=ON).peak.total - step("qlora", batch=17, checkpointing=ON).peak.total
+assert fewer > 0
+qwen = Architecture.of("qwen2.5-0.5b")
+q2 = {m: step(m, qwen, batch=1, seq_len=2048) for m in ("lora", "qlora")}
+token = {m: q2[m].ledger.activations / 2048 for m in ("lora", "qlora")}
+head = qwen.vocab_size * qwen.n_embd
+saved_weights = q2["lora"].ledger.weights - q2["qlora"].ledger.weights
+short = 16
+in_short = {m: step(m, qwen, batch=1, seq_len=short, card=A100, autocast=True) for m in ("lora", "qlora")}
+assert in_short["qlora"].peak.total > in_short["lora"].peak.total
+assert 2 * head > saved_weights
+
+small = GPTConfig.preset("small")
+Ps, Ns = Architecture.of(small).parameters, adapters(Architecture.of(small), 8)
+big = [step(m, small, batch=8, seq_len=1024).peak.total for m in ("full", "lora", "qlora")]
+assert big == sorted(big)  # "upside down"
+
+# Readings of a T4, and LitGPT's.
 published = [r for r in compare_published() if r.predicted is not None]
 t4, lit = ([r for r in published if r.group == group] for group in ("fitcheck", "LitGPT"))
 assert len(lit) == 15 and all(r.error < 1e-4 for r in t4)
 workspace = GPUS["T4"].workspace
-ck, qck = step("lora", checkpointing="full"), step("qlora", checkpointing="full")
-one_ck = step("qlora", batch=1, checkpointing="full")
 bare_t4 = TrainingPlan(
     method="qlora", batch=2, seq_len=2048, attention="eager", precision="fp16", rank=32, targets="q,k,v,o",
     double_quantization=False, checkpointing="full", holds="outputs", card="T4", kbit_preparation=False,
@@ -105,37 +134,68 @@ bare_t4 = TrainingPlan(
 unprepared = predict("tinyllama-1.1b", bare_t4).peak.total
 nested, plain = 8 * (0.5 + 1 / 64 + 4 / (64 * 256)), 8 * (0.5 + 4 / 64)
 
-small = GPTConfig.preset("small")
-Ps, Ns = Architecture.of(small).parameters, adapters(Architecture.of(small), 8)
-big = {m: step(m, small, batch=8, seq_len=1024) for m in ("full", "lora", "qlora")}
-few = {m: step(m, small, batch=1, seq_len=1024) for m in ("full", "lora", "qlora")}
-small_same = step("lora", small, batch=8, seq_len=1024, adapter_dtype="same")
+# The audit: each claim's plan, with checkpointing and without.
+trainer = TrainingPlan.like("hf-trainer", method="qlora", targets="all-linear", autocast=True, card=A100)
+sloth = {m: TrainingPlan.like("unsloth", method=m, seq_len=2048, card=A100) for m in ("qlora", "lora")}
+paper = replace(trainer, rank=64, seq_len=512, double_quantization=True, optimizer="paged_adamw_8bit")
 
-qwen = Architecture.of("qwen2.5-0.5b")
-q2 = {m: step(m, qwen, batch=1, seq_len=2048) for m in ("lora", "qlora")}
-q2["bare"] = step("qlora", qwen, batch=1, seq_len=2048, kbit_preparation=False)
-token = {m: q2[m].ledger.activations / 2048 for m in ("lora", "qlora")}
-head = qwen.vocab_size * qwen.n_embd
-saved_weights = q2["lora"].ledger.weights - q2["qlora"].ledger.weights
 
-short = 16
-in_short = {m: step(m, qwen, batch=1, seq_len=short, card=A100, autocast=True) for m in ("lora", "qlora")}
-assert in_short["qlora"].peak.total > in_short["lora"].peak.total
-assert 2 * head > saved_weights
+def both(model, it):
+    return [predict(model, p).peak.total for p in (it, replace(it, checkpointing="none"))]
 
-folk_qlora = 0.56 * 7 * GB + 16 * 19 * 10**6
-lean = step("qlora", batch=1, adapter_dtype="same", kbit_preparation=False)
 
+wiki = both("llama-2-7b", replace(trainer, seq_len=8192))
+unsloths = {m: both("llama-2-7b", it) for m, it in sloth.items()}
+dettmers = both("llama-65b", paper)
+assert wiki[0] < 12 * GIB < 12 * GB + wiki[1] and dettmers[0] < 48 * GB < dettmers[1]
+mistrals = {
+    (m, kind): step(m, mistral, batch=1, seq_len=2048, checkpointing=kind).peak.total
+    for m in ("lora", "qlora")
+    for kind in ("none", ON)
+}
+less = {kind: f"{100 * (1 - mistrals['qlora', kind] / mistrals['lora', kind]):.0f}%" for kind in ("none", ON)}
+saved_65 = (plain - nested) / 8 * Architecture.of("llama-65b").linear_parameters
+verdicts = "\n".join(
+    [
+        f"- **A is right**, and GB means GiB: {gib(wiki[0])} with checkpointing. Without it {gb(wiki[1])}.",
+        f"- **B is right for QLoRA**, {gb(unsloths['qlora'][0])} for 2,048 tokens with Unsloth's defaults, and "
+        f"cautious for LoRA, {gb(unsloths['lora'][0])}. Without checkpointing QLoRA takes {gb(unsloths['qlora'][1])}.",
+        f"- **C is right**: {gb(dettmers[0])} for one sequence of 512 tokens; {gb(dettmers[1])} without checkpointing. "
+        f"780 is $65 \\cdot 12$: 16-bit weights and gradients, float32 moments, no activations.",
+        f"- **D is right**: {plain - nested:.3f} bits, and {gb(saved_65)}.",
+        f"- **E is wrong.** Mistral-7B with one sequence of 2,048 tokens: {less[ON]} less with checkpointing, "
+        f"{less['none']} without. Of what stays, QLoRA takes off "
+        f"{100 * (1 - qlora.ledger.persistent / lora.ledger.persistent):.0f}% of LLaMA-7B's. "
+        "75% is what 4 bits take off 16: one bucket's matrices.",
+    ]
+)
+
+# Try it.
 thirteen = Architecture.of("llama-13b")
 P13, N13 = thirteen.parameters, adapters(thirteen, 16)
+card = GPUS["RTX 3090"].vram
 
 
 def t13(method, **changes):
-    return step(method, thirteen, rank=16, **changes)
+    return step(method, thirteen, **{**dict(rank=16, batch=1), **changes})
 
 
-card = GPUS["RTX 3090"].vram
-fits = max(t for t in range(64, 2049, 64) if t13("qlora", batch=1, seq_len=t).peak.total < card)
-long13 = t13("qlora", batch=1, seq_len=2048)
-llama70 = adapters(Architecture.of("llama-2-70b"), 8)
-llama70_base = predict("llama-2-70b", plan("qlora", batch=1)).frozen
+def row13(method, by_hand):
+    kept, peak, again = t13(method).ledger.persistent, t13(method).peak.total, t13(method, checkpointing=ON).peak.total
+    fits = "no" if again > card else "yes" if peak < card else "with checkpointing"
+    return f"| {method} | ${by_hand}$ | {gb(kept)} | {gb(peak)} | {gb(again)} | {fits} |"
+
+
+thirteens = "\n".join([row13("full", "16P"), row13("lora", "2P + 16N"), row13("qlora", "0.516 P_q + 4 P_r + 16 N")])
+
+
+def longest(kind):
+    low, high = 1, 2048  # in steps of 64 tokens
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = t13("qlora", seq_len=64 * middle, checkpointing=kind).peak.total < card
+        low, high = (middle, high) if fits else (low, middle)
+    return 64 * low
+
+
+fits13 = {kind: longest(kind) for kind in ("none", ON)}

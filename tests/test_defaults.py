@@ -1,0 +1,136 @@
+"""What libraries do by default, as the course's texts say it: asked of the installed library, and found in the text.
+
+A row has the default, how the library is asked, and the words that state it in a text. Where a library changes, the
+first test fails; where a sentence changes, the second. ``TrainingPlan.like`` is asked in tests/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+CONTENT = Path(__file__).parent.parent / "content"
+QLORA, LAB = "lessons/09-qlora.md", "labs/lab09-qlora.md"
+
+
+def argument(where: str, name: str):
+    """The default of a parameter, or of a field of a dataclass, where ``where`` is "module:name"."""
+    module, _, thing = where.partition(":")
+    return inspect.signature(getattr(pytest.importorskip(module), thing)).parameters[name].default
+
+
+def unsloth(function: str, name: str):
+    """The default of a parameter in Unsloth's source: read, not imported, since the import patches other libraries."""
+    if find_spec("unsloth") is None:
+        pytest.skip("unsloth could not be installed on this machine")
+    from tests.test_recipes import signature
+
+    source = Path(find_spec("unsloth").origin).parent / "models" / "llama.py"
+    return signature(source.read_text(encoding="utf8"), function)[name]
+
+
+HF, TRL = "transformers:TrainingArguments", "trl:SFTConfig"
+BITS, LORA = "transformers:BitsAndBytesConfig", "peft:LoraConfig"
+KBIT, ADAPT = "peft:prepare_model_for_kbit_training", "peft:get_peft_model"
+ARGUMENTS = [  # where, parameter, default, the text, and the words there
+    (KBIT, "use_gradient_checkpointing", True, QLORA, "_kbit_training(use_gradient_checkpointing=True)"),
+    (KBIT, "use_gradient_checkpointing", True, LAB, "_kbit_training(model, use_gradient_checkpointing=True)"),
+    (TRL, "gradient_checkpointing", True, QLORA, "SFTConfig(gradient_checkpointing=True)"),
+    (TRL, "gradient_checkpointing", True, LAB, "SFTConfig(gradient_checkpointing=True)"),
+    (TRL, "bf16", None, QLORA, "SFTConfig(bf16=None)"),
+    (HF, "gradient_checkpointing", False, QLORA, "TrainingArguments(gradient_checkpointing=False)"),
+    (HF, "gradient_checkpointing_kwargs", None, QLORA, "the newer kind"),
+    (TRL, "gradient_checkpointing_kwargs", None, QLORA, "the newer kind"),
+    (HF, "bf16", False, QLORA, "`bf16=False`"),
+    (ADAPT, "autocast_adapter_dtype", True, QLORA, "get_peft_model(autocast_adapter_dtype=True)"),
+    (BITS, "bnb_4bit_use_double_quant", False, QLORA, "bnb_4bit_use_double_quant=False"),
+    (BITS, "bnb_4bit_compute_dtype", None, QLORA, "bnb_4bit_compute_dtype=None"),
+    ("bitsandbytes.optim:AdamW8bit", "min_8bit_size", 4096, QLORA, "min_8bit_size=4096"),
+    ("bitsandbytes.optim:PagedAdamW8bit", "min_8bit_size", 4096, LAB, "with fewer than 4,096 elements: float32"),
+    (BITS, "load_in_4bit", False, LAB, "| 4 bits | nothing is quantized |"),
+    (BITS, "bnb_4bit_quant_type", "fp4", LAB, '| the codes `"nf4"` | `"fp4"` |'),
+    (BITS, "bnb_4bit_use_double_quant", False, LAB, "| double quantization | float32 scales |"),
+    (BITS, "bnb_4bit_compute_dtype", None, LAB, "| products of 4-bit matrices in bfloat16 | in float32 |"),
+    (LORA, "r", 8, LAB, "| rank, alpha | 8 and 8 |"),
+    (LORA, "lora_alpha", 8, LAB, "| rank, alpha | 8 and 8 |"),
+    (LORA, "target_modules", None, LAB, "| every matrix of the blocks | for a llama: q and v alone |"),
+    (LORA, "task_type", None, LAB, "| a causal language model | no task |"),
+    (HF, "per_device_train_batch_size", 8, LAB, "| sequences in one forward pass | 8 |"),
+    (HF, "gradient_accumulation_steps", 1, LAB, "| passes before one optimizer step | 1 |"),
+    (HF, "num_train_epochs", 3.0, LAB, "| steps | 3 epochs |"),
+    (HF, "learning_rate", 5e-5, LAB, "| learning rate | 5e-5 |"),
+    (HF, "optim", "adamw_torch_fused", LAB, "| paged 8-bit AdamW | torch's AdamW |"),
+    (HF, "bf16", False, LAB, "| autocast to bfloat16, for adapters, head and attention | they compute in float32 |"),
+    ("torch.optim:AdamW", "foreach", None, "lessons/01-four-buckets.md", "torch's AdamW"),
+    (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default is adapters on q and v"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "name", "default", "text", "words"), ARGUMENTS)
+def test_the_library_has_the_default_that_the_text_states(where, name, default, text, words):
+    found = argument(where, name)
+    assert (str(found) if isinstance(default, str) else found) == default
+
+
+@pytest.mark.parametrize(("text", "words"), [row[3:] for row in ARGUMENTS])
+def test_the_text_states_it(text, words):
+    assert words in (CONTENT / text).read_text(encoding="utf8")
+
+
+def test_unsloth_turns_checkpointing_on():
+    assert unsloth("get_peft_model", "use_gradient_checkpointing") == "unsloth"
+    for text in (QLORA, LAB):
+        assert 'get_peft_model(use_gradient_checkpointing="unsloth")' in (CONTENT / text).read_text(encoding="utf8")
+
+
+def test_without_a_compute_dtype_four_bit_products_are_float32():
+    from transformers import BitsAndBytesConfig
+
+    assert BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_compute_dtype == torch.float32
+
+
+def test_bitsandbytes_blocks_are_64_weights_and_256_scales():
+    bnb = pytest.importorskip("bitsandbytes.functional")
+    _, state = bnb.quantize_4bit(torch.randn(256, 256), quant_type="nf4", compress_statistics=True)
+    assert (state.blocksize, state.state2.blocksize) == (64, 256)
+    assert "one scale per 64 weights" in (CONTENT / QLORA).read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(("elements", "dtype"), [(4095, torch.float32), (4096, torch.uint8)])
+def test_bitsandbytes_keeps_8_bit_moments_from_4096_elements_on_with_a_scale_for_256(elements, dtype):
+    from bitsandbytes.optim import AdamW8bit
+
+    weight = torch.nn.Parameter(torch.zeros(elements))
+    weight.grad = torch.ones_like(weight)
+    optimizer = AdamW8bit([weight])
+    optimizer.step()
+    state = optimizer.state[weight]
+    assert state["state1"].dtype == dtype
+    if dtype == torch.uint8:
+        assert state["absmax1"].numel() == elements // 256
+
+
+def test_bitsandbytes_pages_from_100_000_elements_on():
+    """On a CPU nothing is paged, so this is read in the optimizer's source."""
+    from bitsandbytes.optim.optimizer import Optimizer8bit
+
+    assert "if not self.is_paged or p.numel() < 1e5:" in inspect.getsource(Optimizer8bit.get_state_buffer)
+    for text in (QLORA, LAB):
+        assert "100,000 elements" in (CONTENT / text).read_text(encoding="utf8")
+
+
+def test_no_text_states_another_default():
+    """Each ``function(name=value)`` in a sentence, of the functions above: the default, or an option asked for."""
+    asked = {"Trainer(bf16=True)", "prepare_model_for_kbit_training(use_gradient_checkpointing=False)"}
+    known = {(where.partition(":")[2], name): default for where, name, default, *_ in ARGUMENTS}
+    for path in sorted(CONTENT.glob("*/*.md")):
+        prose = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf8"), flags=re.MULTILINE | re.DOTALL)
+        for call, function, inside in re.findall(r"`((\w+)\(([^`]*)\))`", prose):
+            for name, value in re.findall(r"(\w+)=([\w.\"]+)", inside):
+                default = known.get((function, name), value)
+                assert value in (default, repr(default)) or call in asked, (path.name, call)
