@@ -53,6 +53,49 @@ def test_a_verdict_is_a_sentence_and_no_traceback():
     assert Wrong("id", "the head is counted twice")._render_traceback_() == ["Wrong: the head is counted twice"]
 
 
+def test_a_long_verdict_is_wrapped_and_code_is_not():
+    long = "the head is counted twice, " * 8
+    lines = Wrong("id", f"{long}\n    line 3 of the answer's cell: {'x' * 120}")._render_traceback_()
+    assert all(len(line) <= 100 for line in lines[:-1]) and len(lines) == 4
+    assert lines[-1] == f"    line 3 of the answer's cell: {'x' * 120}"
+    assert " ".join(lines[:-1]) == f"Wrong: {long}".strip()
+
+
+def test_a_verdict_says_first_which_earlier_part_is_wrong():
+    needs = {"part 1": says("layer", points=0)}
+    with refuses("earlier-part+late", "^part 1 has not passed yet: layer is wrong\nThis may .*\nlate is wrong$"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 0": says(points=0), **needs})
+    points = checks.score("all is right", says(points=2), says("late"), needs=lambda: needs)
+    assert points == 2 and points.verdict.ids == {"earlier-part", "late"}  # and no point less
+
+
+def test_an_earlier_part_that_passes_or_is_not_asked_is_not_named(capsys):
+    with refuses("late", "^late is wrong$"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 1": says(points=0)})
+    assert checks.score("all is right", says(), needs=lambda: 1 / 0) is None  # a right answer asks for nothing
+    with refuses("earlier-part+late", "there is no outputs; run the cells above"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 1": outputs})  # noqa: F821
+
+
+def test_the_check_of_a_run_ends_in_a_verdict_whatever_it_meets(capsys):
+    needs = {"part 1": says("layer", points=0)}
+    with checks.judging("all is right", lambda: needs):
+        assert True
+    assert capsys.readouterr().out == "Passed: all is right\n"
+    with refuses("earlier-part+required", "^part 1 has not passed yet: layer is wrong\n.*\nrun all cells$"):
+        with checks.judging("all is right", lambda: needs):
+            raise AssertionError("run all cells")
+    with refuses("required", "^something that the check asserts"), checks.judging("all is right"):
+        raise AssertionError
+    with refuses("twice", "^n: "), checks.judging("all is right", lambda: {"part 1": says(points=0)}):
+        checks.close(4.0, 2.0, "n")
+    with refuses("not-run", "there is no models yet: run all cells above"), checks.judging("all is right"):
+        models  # noqa: B018, F821
+    with pytest.raises(ZeroDivisionError), checks.judging("all is right"):
+        raise ZeroDivisionError
+    assert not capsys.readouterr().out
+
+
 def test_an_error_of_the_checks_is_no_verdict():
     with pytest.raises(ZeroDivisionError):
         checks.score("", says(), checks.part(1, lambda: 1 / 0))
