@@ -12,9 +12,10 @@ import random
 from collections.abc import Iterable
 
 import pytest
+import torch
 
-from minigpt.checks import naming
-from minigpt.checks.adapters import counts
+from minigpt.checks import naming, training
+from minigpt.checks.adapters import counts, layer
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
 from minigpt.checks.qlora import stays
@@ -137,3 +138,41 @@ def test_no_slip_of_random_sizes_is_the_sum_of_two(subject):
         case = drawn(subject, random.Random(seed))
         for bucket, groups in tables(SUBJECTS[subject][0](*case)).items():
             assert hidden(groups) == [], (case, bucket)
+
+
+def alike(values: dict[str, float], right: float) -> list[tuple[str, str]]:
+    """Mistakes that give one value, or the right one, as the checks compare it."""
+    values = {"right": right, **values}
+    return [(a, b) for a, b in itertools.combinations(values, 2) if values[a] == pytest.approx(values[b], rel=1e-5)]
+
+
+@pytest.mark.parametrize("block", [64, 128, 256])
+def test_no_two_mistakes_about_the_scales_give_one_value(block):
+    weights = Architecture.of("llama-7b").linear_parameters
+    right, mistakes = storage.scale_bits(weights, block), storage.bit_mistakes(weights, block)
+    for key, value in right.items():
+        given = {id: values[key] for id, (_, values) in mistakes.items() if key in values}
+        same_here = {"blocks-of-64"} if block == 64 else set()
+        assert alike({id: other for id, other in given.items() if id not in same_here}, value) == [], (block, key)
+
+
+@pytest.mark.parametrize("case", [("llama-13b", 16), ("llama-7b", 8), ("llama-3-8b", 64)])
+def test_no_two_mistakes_about_a_regime_give_one_value(case):
+    right, mistakes = counts.kept(*case), counts.regime_mistakes(*counts.sizes_of(*case))
+    for regime, value in right.items():
+        given = {id: values[regime] for id, (_, values) in mistakes.items() if regime in values}
+        assert alike(given, value) == [], (case, regime)
+
+
+@pytest.mark.parametrize("rank, alpha", [(3, 12), (5, 2), (8, 10), (4, 10), (3, 10), (5, 8)])
+def test_no_two_scalings_of_a_labs_case_are_one(rank, alpha):
+    """Hidden cases with alpha 1, where alpha and no scaling are one, come after these."""
+    assert alike({id: scale for id, (_, scale) in layer.scales(rank, alpha).items()}, alpha / rank) == []
+
+
+@pytest.mark.parametrize("sizes", [(11, 2, 5), (1, 9, 3, 3, 20)])
+def test_no_two_weightings_of_the_micro_batches_are_one(sizes):
+    torch.manual_seed(0)
+    batches = training.micro_batches(sizes)
+    weights = {id: tuple(shares) for id, (_, shares) in training._mistakes(batches).items()}
+    assert tuple(training._shares(batches)) not in weights.values() and len(set(weights.values())) == len(weights)

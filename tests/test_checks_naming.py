@@ -62,10 +62,10 @@ def test_slips_about_one_thing_are_not_added():
 def test_slips_that_leave_one_difference_are_named_together():
     same = {"no-q": ("q_proj is missing", -5), "no-k": ("k_proj is missing", -5)}
     id, sentence = naming.diagnose(95, 100, slips=[same])
-    assert id == "no-q" and sentence.startswith("q_proj is missing; or k_proj is missing (")
+    assert id == "no-q" and sentence.startswith("q_proj is missing (or: k_proj is missing) (")
     id, sentence = naming.diagnose(88, 100, slips=[same, {"no-norm": SLIPS["no-norm"]}])
     assert id == "no-q+no-norm"
-    assert sentence.startswith("two things: q_proj is missing; or k_proj is missing, and a norm is missing (")
+    assert sentence.startswith("two things: q_proj is missing (or: k_proj is missing), and a norm is missing (")
 
 
 def test_where_several_pairs_leave_a_difference_none_is_named():

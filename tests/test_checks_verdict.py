@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
+import nbformat
+import papermill
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from minigpt import checks
 from minigpt.checks import Wrong
@@ -108,3 +111,20 @@ def test_every_id_is_in_kebab_case_and_every_verdict_has_one():
                 assert len(call.args) == 2, (path.name, call.lineno)
                 id = getattr(call.args[0], "value", None)
                 assert not isinstance(id, str) or re.fullmatch(ID, id), (path.name, id)
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_the_sentence_and_no_traceback(tmp_path):
+    """As ipykernel renders it: JupyterLab shows that, papermill and nbconvert raise it, nbgrader prints it."""
+    code = (
+        'from minigpt import checks\ncheck = lambda: checks.integer(3, 4, "n")\nchecks.score("", checks.part(1, check))'
+    )
+    nbformat.write(new_notebook(cells=[new_code_cell(code)]), tmp_path / "wrong.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(
+            tmp_path / "wrong.ipynb", tmp_path / "out.ipynb", kernel_name="python3", progress_bar=False, cwd=ROOT
+        )
+    sentence = "n: 1 too few (yours 3, right 4)"
+    assert str(caught.value).strip().endswith(f"Wrong: {sentence}") and "verdict.py" not in str(caught.value)
+    (output,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs
+    assert (output.ename, output.evalue, output.traceback) == ("Wrong", sentence, [f"Wrong: {sentence}"])

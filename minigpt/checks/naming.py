@@ -93,7 +93,8 @@ def _ratio(got: int, expected: int, unit: str) -> tuple[str, str] | None:
 def _alike(hints: Hints, value: int) -> tuple[str, str] | None:
     """The first id with this value, and the sentences of all that have it."""
     found = {id: sentence for id, (sentence, other) in hints.items() if other == value}
-    return (next(iter(found)), "; or ".join(dict.fromkeys(found.values()))) if found else None
+    first, *more = dict.fromkeys(found.values()) or [""]
+    return (next(iter(found)), f"{first} (or: {'; '.join(more)})" if more else first) if found else None
 
 
 def _two(slips: list[Hints], difference: int) -> tuple[str, str] | None:
