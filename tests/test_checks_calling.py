@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 import warnings
 
@@ -40,6 +41,38 @@ def raising(error):
     return answer
 
 
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda: torch.ones(2, 3, dtype=torch.bfloat16) @ torch.ones(3, 2),
+         r"a bfloat16 tensor meets a float32 one in a product; cast one of them, as x\.float\(\)"),
+        (lambda: torch.ones(2, 3) @ torch.ones(2, 3), "2x3 times 2x3: the inner two sizes differ"),
+        (lambda: torch.nn.Linear(2, 3).weights, "a plain nn.Linear has no weights; it knows in_features"),
+        (lambda: Ledger(1).totals, "nothing has set totals before it is asked for"),
+        (lambda: undefined, "no cell that was run gives undefined a value"),  # noqa: F821
+        (lambda: statistics.mean([]), r"StatisticsError: mean requires .*\n    line \d+ .*statistics.mean\("),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_it_means_and_then_the_answers_own_line(answer, says):
+    with pytest.raises(checks.Wrong, match=says) as caught:
+        checks.call(answer)
+    said, line = str(caught.value).split("\n")
+    assert line.startswith("    line ") and "lambda" in line and "calling.py" not in str(caught.value)
+
+
+def test_what_is_not_written_is_named_even_where_another_function_calls_it():
+    def inner():
+        raise NotImplementedError
+
+    def answer():
+        return inner()
+
+    with refuses("not-written", "^inner is not written yet$"):
+        checks.call(answer)
+    with refuses("not-written", "^inner is not written yet$"):
+        checks.call(inner)
+
+
 counter = iter(range(100))
 
 
@@ -47,7 +80,11 @@ counter = iter(range(100))
     "answer, id, says",
     [
         (raising(NotImplementedError()), "not-written", "answer is not written yet"),
-        (raising(KeyError("head_dim")), "raises-keyerror", r"answer fails with KeyError: 'head_dim' \(line \d+: raise"),
+        (
+            raising(KeyError("head_dim")),
+            "raises-keyerror",
+            r"answer fails with KeyError: there is no key .head_dim.\n    line \d+ of the answer.s cell: raise error$",
+        ),
         (raising(AssertionError("mine")), "raises-assertionerror", "answer fails with AssertionError: mine"),
         (raising(SystemExit(0)), "ends-program", "ends the program"),
         (lambda n: None, "returns-nothing", "returns nothing"),

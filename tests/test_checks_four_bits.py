@@ -70,15 +70,6 @@ def test_bytes_are_the_courses(n, block):
         assert sum(layers.quantized_bytes(n, True, tables=False)) == storage.stored(n, 64, True)
 
 
-@pytest.mark.parametrize("n, double", [(1_651, False), (40_002, True)])
-def test_no_two_slips_of_the_labs_cases_hide_each_other(n, double):
-    first, second = (storage.byte_slips(size, 64, double) for size in (65_536, n))  # in this order
-    found = {id: extra for id, (_, extra) in first.items() if extra}
-    left = {id: extra for id, (_, extra) in second.items() if extra and id not in found}
-    for slips in (found, left):
-        assert len(set(slips.values())) == len(slips), slips
-
-
 def test_bits_are_the_published_ones():
     bits = storage.scale_bits(Architecture.of("llama-7b").linear_parameters)
     assert bits["before"] == 0.5 and round(bits["after"], 3) == 0.127 and round(bits["saved"], 3) == 0.373  # QLoRA

@@ -6,6 +6,7 @@ import pytest
 
 from minigpt import checks
 from minigpt.checks import naming
+from minigpt.checks.counting import static
 from tests.judged import refuses
 
 
@@ -40,10 +41,51 @@ def test_ratios_of_counts_that_are_no_bytes_are_not_called_bits():
         checks.integer(80, 10, "count")
 
 
+SLIPS = {"no-head": ("the head is missing", -100), "no-norm": ("a norm is missing", -7), "none": ("nothing", 0)}
+
+
 def test_one_slip_or_two_are_named_and_a_listed_value_first():
-    slips = {"no-head": ("the head is missing", -100), "no-norm": ("a norm is missing", -7), "none": ("nothing", 0)}
-    assert naming.diagnose(900, 1000, slips=slips) == ("no-head", "the head is missing (yours 900, right 1,000)")
-    id, sentence = naming.diagnose(893, 1000, slips=slips)
-    assert id == "no-head+no-norm" and sentence.startswith("the head is missing, and a norm is missing (")
-    assert naming.diagnose(900, 1000, {"listed": ("a listed value", 900)}, slips)[0] == "listed"
-    assert naming.diagnose(901, 1000, slips=slips) == ("too-few", "99 too few (yours 901, right 1,000)")
+    assert naming.diagnose(900, 1000, slips=SLIPS) == ("no-head", "the head is missing (yours 900, right 1,000)")
+    id, sentence = naming.diagnose(893, 1000, slips=SLIPS)
+    assert id == "no-head+no-norm"
+    assert sentence.startswith("two things: the head is missing, and a norm is missing (")
+    assert naming.diagnose(900, 1000, {"listed": ("a listed value", 900)}, SLIPS)[0] == "listed"
+    assert naming.diagnose(901, 1000, slips=SLIPS) == ("too-few", "99 too few (yours 901, right 1,000)")
+
+
+def test_slips_about_one_thing_are_not_added():
+    assert naming.diagnose(893, 1000, slips=[SLIPS])[0] == "too-few"
+    beside = {"twice": ("a block is counted twice", 50)}
+    assert naming.diagnose(950, 1000, slips=[SLIPS, beside])[0] == "no-head+twice"
+
+
+def test_slips_that_leave_one_difference_are_named_together():
+    same = {"no-q": ("q_proj is missing", -5), "no-k": ("k_proj is missing", -5)}
+    id, sentence = naming.diagnose(95, 100, slips=[same])
+    assert id == "no-q" and sentence.startswith("q_proj is missing (or: k_proj is missing) (")
+    id, sentence = naming.diagnose(88, 100, slips=[same, {"no-norm": SLIPS["no-norm"]}])
+    assert id == "no-q+no-norm"
+    assert sentence.startswith("two things: q_proj is missing (or: k_proj is missing), and a norm is missing (")
+
+
+def test_where_several_pairs_leave_a_difference_none_is_named():
+    slips = {"a": ("a", 1), "b": ("b", 6), "c": ("c", 2), "d": ("d", 5)}
+    assert naming.diagnose(107, 100, slips=slips)[0] == "too-many"
+    assert naming.diagnose(103, 100, slips=slips)[0] == "a+c"
+
+
+def test_a_telling_ratio_is_simpler_than_two_slips():
+    slips = {"a": ("a", -30), "b": ("b", -20)}
+    assert naming.diagnose(50, 100, slips=slips, unit="bytes")[0] == "half"
+    assert naming.diagnose(50, 100, slips=slips)[0] == "a+b"
+
+
+def test_float32_moments_without_step_counts_are_two_things():
+    """Not one that nobody does: a step count for each parameter, which is as many bytes."""
+    parameters, tensors = 90_000, 27
+    slips = static.precision_slips(parameters, tensors, "bf16")["optimizer"]
+    id, sentence = naming.diagnose(8 * parameters, 4 * parameters + 4 * tensors, slips=slips)
+    assert id == "no-step-counts+float32-moments"
+    assert sentence.startswith(
+        "two things: AdamW's step count is missing: a float32 for each tensor, and these are float"
+    )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
+import nbformat
+import papermill
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from minigpt import checks
 from minigpt.checks import Wrong
@@ -53,6 +56,49 @@ def test_a_verdict_is_a_sentence_and_no_traceback():
     assert Wrong("id", "the head is counted twice")._render_traceback_() == ["Wrong: the head is counted twice"]
 
 
+def test_a_long_verdict_is_wrapped_and_code_is_not():
+    long = "the head is counted twice, " * 8
+    lines = Wrong("id", f"{long}\n    line 3 of the answer's cell: {'x' * 120}")._render_traceback_()
+    assert all(len(line) <= 100 for line in lines[:-1]) and len(lines) == 4
+    assert lines[-1] == f"    line 3 of the answer's cell: {'x' * 120}"
+    assert " ".join(lines[:-1]) == f"Wrong: {long}".strip()
+
+
+def test_a_verdict_says_first_which_earlier_part_is_wrong():
+    needs = {"part 1": says("layer", points=0)}
+    with refuses("earlier-part+late", "^part 1 has not passed yet: layer is wrong\nThis may .*\nlate is wrong$"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 0": says(points=0), **needs})
+    points = checks.score("all is right", says(points=2), says("late"), needs=lambda: needs)
+    assert points == 2 and points.verdict.ids == {"earlier-part", "late"}  # and no point less
+
+
+def test_an_earlier_part_that_passes_or_is_not_asked_is_not_named(capsys):
+    with refuses("late", "^late is wrong$"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 1": says(points=0)})
+    assert checks.score("all is right", says(), needs=lambda: 1 / 0) is None  # a right answer asks for nothing
+    with refuses("earlier-part+late", "there is no outputs; run the cells above"):
+        checks.score("all is right", says("late"), needs=lambda: {"part 1": outputs})  # noqa: F821
+
+
+def test_the_check_of_a_run_ends_in_a_verdict_whatever_it_meets(capsys):
+    needs = {"part 1": says("layer", points=0)}
+    with checks.judging("all is right", lambda: needs):
+        assert True
+    assert capsys.readouterr().out == "Passed: all is right\n"
+    with refuses("earlier-part+required", "^part 1 has not passed yet: layer is wrong\n.*\nrun all cells$"):
+        with checks.judging("all is right", lambda: needs):
+            raise AssertionError("run all cells")
+    with refuses("required", "^something that the check asserts"), checks.judging("all is right"):
+        raise AssertionError
+    with refuses("twice", "^n: "), checks.judging("all is right", lambda: {"part 1": says(points=0)}):
+        checks.close(4.0, 2.0, "n")
+    with refuses("not-run", "there is no models yet: run all cells above"), checks.judging("all is right"):
+        models  # noqa: B018, F821
+    with pytest.raises(ZeroDivisionError), checks.judging("all is right"):
+        raise ZeroDivisionError
+    assert not capsys.readouterr().out
+
+
 def test_an_error_of_the_checks_is_no_verdict():
     with pytest.raises(ZeroDivisionError):
         checks.score("", says(), checks.part(1, lambda: 1 / 0))
@@ -65,3 +111,20 @@ def test_every_id_is_in_kebab_case_and_every_verdict_has_one():
                 assert len(call.args) == 2, (path.name, call.lineno)
                 id = getattr(call.args[0], "value", None)
                 assert not isinstance(id, str) or re.fullmatch(ID, id), (path.name, id)
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_the_sentence_and_no_traceback(tmp_path):
+    """As ipykernel renders it: JupyterLab shows that, papermill and nbconvert raise it, nbgrader prints it."""
+    code = (
+        'from minigpt import checks\ncheck = lambda: checks.integer(3, 4, "n")\nchecks.score("", checks.part(1, check))'
+    )
+    nbformat.write(new_notebook(cells=[new_code_cell(code)]), tmp_path / "wrong.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(
+            tmp_path / "wrong.ipynb", tmp_path / "out.ipynb", kernel_name="python3", progress_bar=False, cwd=ROOT
+        )
+    sentence = "n: 1 too few (yours 3, right 4)"
+    assert str(caught.value).strip().endswith(f"Wrong: {sentence}") and "verdict.py" not in str(caught.value)
+    (output,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs
+    assert (output.ename, output.evalue, output.traceback) == ("Wrong", sentence, [f"Wrong: {sentence}"])

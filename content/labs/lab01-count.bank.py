@@ -221,6 +221,8 @@ def count_llama(config):
 #     `2 * size` => `8`
 # wrong: fp32 for everything -> float32-weights+float32-gradients+float32-moments, keeps 2
 #     `2 if precision == "bf16" else 4` => `4`
+# wrong: float32 moments, and no step count -> no-step-counts+float32-moments
+#     `2 * size * parameters + 4 * tensors` => `8 * parameters`
 # wrong: no step count -> no-step-counts
 #     ` + 4 * tensors` => ``
 # wrong: one step count for the whole model -> one-step-count

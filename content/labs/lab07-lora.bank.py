@@ -45,6 +45,8 @@
 #     `x.float(), self.lora_A), self.lora_B` => `x.float(), self.lora_A.T), self.lora_B.T`
 # wrong: the product transposed -> shapes-do-not-fit
 #     `F.linear(F.linear(x.float(), self.lora_A), self.lora_B)` => `x.float() @ (self.lora_B @ self.lora_A)`
+# wrong: x is not cast -> no-cast, keeps 2
+#     `x.float()` => `x`
 # wrong: adapters in the base's type -> wrong-dtype, keeps 2
 #     `dtype=torch.float32` => `dtype=base.weight.dtype`
 #     `x.float()` => `x`
@@ -131,6 +133,12 @@ class LoRALinear(nn.Module):
 #     `model.set_submodule(name, LoRALinear(linears[name], rank, alpha))` => `pass`
 # wrong: nothing returned -> returns-nothing
 #     `return names` => ``
+# wrong: a layer without scaling, from part 1 -> earlier-part+no-scale
+class LoRALinear(LoRALinear):
+    def __init__(self, base, rank, alpha):
+        super().__init__(base, rank, rank)
+
+
 # wrong: one adapter for all blocks -> shared-adapter
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
@@ -283,6 +291,8 @@ def unmerge(layer):
 #     `sides[name]` => `sides.get(name, 0)`
 # wrong: a float -> float-for-int
 #     `C // heads` => `C / heads`
+# wrong: o_proj square -> square-o
+#     `q + C` => `C + C`
 # wrong: only A -> only-a
 def adapter_parameters(config, rank, targets):
     C, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]

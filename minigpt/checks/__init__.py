@@ -17,9 +17,9 @@ Left out: shutting the student's code in. It runs in this process and could repl
 from minigpt.checks.calling import call
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import buckets, choice, close, integer, same, whole
-from minigpt.checks.verdict import Points, Wrong, part, passed, score
+from minigpt.checks.verdict import Points, Wrong, judging, part, passed, score
 
 __all__ = [
-    "Points", "Wrong", "buckets", "by_hand", "call", "choice", "close", "integer", "part", "passed", "same",
+    "Points", "Wrong", "buckets", "by_hand", "call", "choice", "close", "integer", "judging", "part", "passed", "same",
     "score", "whole",
 ]  # fmt: skip

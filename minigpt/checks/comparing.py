@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 
 import torch
 
-from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, diagnose
+from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, Slips, diagnose
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.buckets import Ledger
 
@@ -105,7 +105,7 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def integer(
-    got, expected: int, what: str, *, wrong: Hints | None = None, slips: Hints | None = None, unit: str = ""
+    got, expected: int, what: str, *, wrong: Hints | None = None, slips: Slips | None = None, unit: str = ""
 ) -> None:
     """``got`` must be the whole number ``expected``. ``unit`` "bytes" also tries the mistakes bytes invite."""
     if unit == "bytes":
@@ -117,7 +117,8 @@ def integer(
 
 
 def buckets(
-    got, expected, what: str, *, wrong: Mapping[str, Hints] | None = None, slips: Mapping[str, Hints] | None = None,
+    got, expected, what: str, *, wrong: Mapping[str, Hints] | None = None,
+    slips: Mapping[str, Slips] | None = None,
     only: Iterable[str] = (),
 ) -> None:  # fmt: skip
     """A ledger, bucket by bucket: a mapping (or a Ledger) of integer bytes against ``expected``'s keys.
@@ -147,7 +148,7 @@ def buckets(
             for other, nbytes in expected.items():
                 if nbytes not in (0, truth):
                     others[f"figure-of-{other}"] = (f"that is the figure of {other}", nbytes)
-            hints, changes = ((some or {}).get(bucket) for some in (wrong, slips))
+            hints, changes = (wrong or {}).get(bucket), (slips or {}).get(bucket)
             id, sentence = diagnose(number, truth, hints, changes, "bytes", others)
             problems.append((id, f"{name}: {sentence}"))
     if problems and sum(numbers.values()) == total:

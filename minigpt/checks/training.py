@@ -111,7 +111,7 @@ def validation_fell(model: GPT, start: GPT, batches, margin: float) -> tuple[flo
         raise Wrong(
             "did-not-fall",
             f"the validation loss went from {before:.3f} to {after:.3f} nats per token; it must fall by at least "
-            f"{margin:g}. Was the model trained by your step, to its last cell?",
+            f"{margin:g}. Were all cells of the training run, in order, after the checks above had passed?",
         )
     return before, after
 

@@ -5,12 +5,21 @@
 
 ``score`` is the last line of a check cell. What a cell comes to nbgrader takes for the points: an error for none, a
 number for so many, no value for all of them. Parts are bound to what they call before the first answer runs.
+
+    score("...", part(2, injects, inject, each=cases), needs=lambda: {"part 1": part(0, outputs, LoRALinear, each=few)})
+
+What a check ``needs`` of earlier parts is made and judged where something is wrong, and only there: if that is wrong
+itself, the verdict says so first. It changes no points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+WIDTH = 100  # columns
 
 
 class Wrong(AssertionError):
@@ -26,7 +35,15 @@ class Wrong(AssertionError):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in the place of a traceback, which would lead through the checks."""
-        return [f"{type(self).__name__}: {self}"]
+        return wrapped(f"{type(self).__name__}: {self}").splitlines()
+
+
+def wrapped(text: str) -> str:
+    """Lines of ``WIDTH`` columns, since nbgrader's pages cut longer ones; what is indented is code, and stays."""
+    return "\n".join(
+        line if line.startswith(" ") else textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
 
 
 class Points(float):
@@ -56,6 +73,9 @@ class Part:
             self.check(*self.answers, *case, **self.options)
 
 
+Needs = Callable[[], Mapping[str, Part]]  # the earlier parts that a check leans on, by their names
+
+
 def part(
     points: float, check: Callable, *answers: Callable, each: Iterable | None = None,
     after: tuple[Part, ...] | Part = (), **options,
@@ -65,7 +85,7 @@ def part(
     return Part(points, check, answers, cases, options, (after,) if isinstance(after, Part) else after)
 
 
-def score(passed: str, *parts: Part) -> Points | None:
+def score(passed: str, *parts: Part, needs: Needs | None = None) -> Points | None:
     """Judge the parts in order. Prints ``passed`` if all are right, raises Wrong if none is, else gives the Points."""
     failed, verdicts = [], []
     for each in parts:
@@ -80,13 +100,47 @@ def score(passed: str, *parts: Part) -> Points | None:
     if not failed:
         print(f"Passed: {passed}")
         return None
-    ids, sentences = (dict.fromkeys(found) for found in zip(*verdicts))
+    ids, sentences = (dict.fromkeys(found) for found in zip(*_earlier(needs), *verdicts))
     verdict = Wrong("+".join(ids), "\n".join(sentences))
     earned = sum(each.points for each in parts if each not in failed)
     if not earned:
         raise verdict
-    print(f"{earned:g} of {sum(each.points for each in parts):g} points\n{verdict}")
+    print(f"{earned:g} of {sum(each.points for each in parts):g} points\n{wrapped(str(verdict))}")
     return Points(earned, verdict)
+
+
+def _earlier(needs: Needs | None) -> list[tuple[str, str]]:
+    """(id, sentence) of the first earlier part that is wrong, if one is."""
+    try:
+        for name, each in needs().items() if needs else ():
+            try:
+                each.judge()
+            except Wrong as wrong:
+                return [("earlier-part", f"{name} has not passed yet: {wrong}\nThis may follow from it:")]
+    except NameError as error:
+        return [("earlier-part", f"an earlier part has not passed yet: there is no {error.name}; run the cells above")]
+    return []
+
+
+@contextlib.contextmanager
+def judging(sentence: str, needs: Needs | None = None) -> Iterator[None]:
+    """Around the check of a run, which compares and asserts by itself: prints ``sentence`` if all of it is right.
+
+    An ``assert`` in it, and a name that no cell has given a value, are verdicts too, without a traceback.
+    """
+    try:
+        yield
+    except NameError as error:
+        verdict = Wrong("not-run", f"there is no {error.name} yet: run all cells above this one, in order")
+    except Wrong as wrong:
+        verdict = wrong
+    except AssertionError as error:
+        verdict = Wrong("required", str(error) or "something that the check asserts does not hold")
+    else:
+        passed(sentence)
+        return
+    ids, sentences = zip(*_earlier(needs), (verdict.id, str(verdict)))
+    raise Wrong("+".join(ids), "\n".join(sentences))
 
 
 def passed(what: str) -> None:

@@ -19,7 +19,7 @@ import torch
 from minigpt.checks.closing import by_hand, knows, remembered
 from minigpt.checks.comparing import buckets, close, integer
 from minigpt.checks.counting.parameters import with_type
-from minigpt.checks.naming import Hints, given
+from minigpt.checks.naming import Hints, times
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import KNOWN, Architecture
 from minigpt.memory.measured.step import measure
@@ -105,8 +105,8 @@ def kept(name: str, rank: int) -> dict[str, int]:
 # ---------------------------------------------------------------- slips
 
 
-def count_slips(config: dict, rank: int, targets) -> Hints:
-    """Parameters too many in a count of adapters."""
+def count_slips(config: dict, rank: int, targets) -> list[Hints]:
+    """Parameters too many in a count of adapters: in the sum over the targets, which is a product, and beside it."""
     a = Architecture.of(with_type(config))
     C, L, width = a.n_embd, a.n_layer, config["hidden_size"] // config["num_attention_heads"]
     shapes = {f"{t.name}_proj": t.shape[::-1] for t in a.block_tensors() if t.kind == "linear"}  # (in, out)
@@ -117,14 +117,20 @@ def count_slips(config: dict, rank: int, targets) -> Hints:
         return L * sum(rank * sum(changes.get(name, shapes[name])) for name in targets) - right
 
     wide, q, kv = (C, a.n_head * a.head_dim), (C, a.n_head * width), (C, a.n_kv_head * width)
-    slips = {
+    slips: Hints = {
         "wide-kv": (
             "k_proj and v_proj are counted as wide as q_proj, but the heads are grouped: there are fewer of them",
             others(k_proj=wide, v_proj=wide)),
-        "square-attention": ("q, k, v and o are taken for square matrices, C x C",
-                             others(q_proj=(C, C), k_proj=(C, C), v_proj=(C, C), o_proj=(C, C))),
         "head-dim-ignored": ("head_dim is taken as width / heads, but the configuration states it",
                              others(q_proj=q, o_proj=q, k_proj=kv, v_proj=kv)),
+        "square-o": ("o_proj is taken for C x C, but it reads heads * head_dim numbers, which is not the width C",
+                     others(o_proj=(C, C))),
+        "square-q": ("q_proj is taken for C x C, but it writes heads * head_dim numbers, which is not the width C",
+                     others(q_proj=(C, C))),
+        "square-q-and-o": ("q_proj and o_proj are taken for C x C, but heads * head_dim is not the width C",
+                           others(q_proj=(C, C), o_proj=(C, C))),
+        "square-attention": ("q, k, v and o are taken for square matrices, C x C",
+                             others(q_proj=(C, C), k_proj=(C, C), v_proj=(C, C), o_proj=(C, C))),
         "all-square": ("every matrix is taken for square, C x C", others(**dict.fromkeys(SEVEN, (C, C)))),
         "mlp-4-wide": ("the MLP is taken as 4 * width, but the configuration states intermediate_size",
                        others(gate_proj=(C, 4 * C), up_proj=(C, 4 * C), down_proj=(4 * C, C))),
@@ -138,8 +144,6 @@ def count_slips(config: dict, rank: int, targets) -> Hints:
         "only-b": ("only B is counted, out * r; A has r * in more",
                    -L * sum(rank * shapes[name][0] for name in targets)),
         "no-rank": ("the rank is forgotten: in + out is one row and one column", right // rank - right),
-        "head-adapted": ("the head is adapted too; it lies outside the blocks and is left alone",
-                         rank * (C + a.vocab_size)),
     }  # fmt: skip
     for name in SEVEN:
         short = name.replace("_", "-")
@@ -153,54 +157,51 @@ def count_slips(config: dict, rank: int, targets) -> Hints:
     if set(targets) != {"q_proj", "v_proj"}:
         slips["only-q-and-v"] = ("only q_proj and v_proj are counted, but the targets are others",
                                  L * (sums["q_proj"] + sums["v_proj"]) - right)  # fmt: skip
-    return slips
+    return [slips, {"head-adapted": ("the head is adapted too; it lies outside the blocks and is left alone",
+                                     rank * (C + a.vocab_size))}]  # fmt: skip
 
 
-def bucket_slips(config: dict, rank: int, targets) -> dict[str, Hints]:
+def bucket_slips(config: dict, rank: int, targets) -> dict[str, list[Hints]]:
     """{bucket: bytes too many} of a LoRA step with float32 adapters on a bf16 base."""
     base, n = Architecture.of(with_type(config)).parameters, counted(config, rank, targets)
     tensors, L = 2 * len(targets) * config["num_hidden_layers"], config["num_hidden_layers"]
-
-    def adapters(nbytes: int) -> Hints:
-        return given(count_slips(config, rank, targets), lambda extra: nbytes * extra)
-
+    counts = count_slips(config, rank, targets)
+    float32_base = {
+        "float32-base": ("these are float32 weights, but the base is bf16: 2 bytes a parameter", 2 * base),
+        "four-bit-base": ("half a byte a parameter is 4 bits; this base is bf16", base // 2 - 2 * base),
+    }
+    adapters_too = {
+        "adapters-in-frozen": ("the adapters are counted in it; they are trainable", 4 * n),
+        "two-byte-adapters-in-frozen": ("the adapters are counted in it, with 2 bytes; they are trainable", 2 * n),
+    }
+    two_bytes = {"two-byte-adapters": (
+        "2 bytes an adapter parameter; peft keeps adapters in float32 on a 16-bit base", -2 * n)}  # fmt: skip
+    gradients = {
+        "two-byte-gradients": ("2 bytes a gradient; it has its weight's dtype, and adapters are float32", -2 * n),
+        "frozen-gradients": ("gradients are counted for all weights; frozen ones have none", 2 * base),
+        "only-frozen-gradients": (
+            "gradients are counted for the frozen weights, and only for them", 2 * base - 4 * n),
+        "float32-frozen-gradients": ("4-byte gradients are counted for all weights; frozen ones have none", 4 * base),
+    }  # fmt: skip
+    step_counts = {
+        "no-step-counts": ("AdamW's step counts are missing: a float32 for each tensor", -4 * tensors),
+        "one-step-count": ("one step count is booked in all, and each tensor has its own", 4 - 4 * tensors),
+        "step-count-a-layer": ("one step count is booked for each layer; A and B are two tensors", -2 * tensors),
+        "one-blocks-step-counts": ("the step counts of one block only are booked", 4 * tensors // L - 4 * tensors),
+    }
+    moments = {
+        "four-byte-moments": (
+            "4 bytes for both moments: one is missing, or they are booked in 16 bits; adapters' are float32", -4 * n),
+        "master-copy": ("a float32 master copy is booked; the adapters are float32 already", 4 * n),
+        "frozen-moments": ("moments are counted for all weights; frozen ones have none", 4 * base),
+        "float32-frozen-moments": ("float32 moments are counted for all weights; frozen ones have none", 8 * base),
+    }  # fmt: skip
     return {
-        "frozen": {
-            "float32-base": ("these are float32 weights, but the base is bf16: 2 bytes a parameter", 2 * base),
-            "adapters-in-frozen": ("the adapters are counted in it; they are trainable", 4 * n),
-            "two-byte-adapters-in-frozen": (
-                "the adapters are counted in it, with 2 bytes; they are trainable", 2 * n),
-            "four-bit-base": ("half a byte a parameter is 4 bits; this base is bf16", base // 2 - 2 * base),
-        },
-        "trainable": {
-            "two-byte-adapters": (
-                "2 bytes an adapter parameter; peft keeps adapters in float32 on a 16-bit base", -2 * n),
-            "frozen-in-trainable": ("the frozen weights are counted in it", 2 * base), **adapters(4),
-        },
-        "gradients": {
-            "two-byte-gradients": (
-                "2 bytes a gradient; it has its weight's dtype, and adapters are float32", -2 * n),
-            "frozen-gradients": ("gradients are counted for all weights; frozen ones have none", 2 * base),
-            "only-frozen-gradients": (
-                "gradients are counted for the frozen weights, and only for them", 2 * base - 4 * n),
-            "float32-frozen-gradients": (
-                "4-byte gradients are counted for all weights; frozen ones have none", 4 * base), **adapters(4),
-        },
-        "optimizer": {
-            "no-step-counts": ("AdamW's step counts are missing: a float32 for each tensor", -4 * tensors),
-            "one-step-count": ("one step count is booked in all, and each tensor has its own", 4 - 4 * tensors),
-            "step-count-a-layer": (
-                "one step count is booked for each layer; A and B are two tensors", -2 * tensors),
-            "one-blocks-step-counts": (
-                "the step counts of one block only are booked", 4 * tensors // L - 4 * tensors),
-            "four-byte-moments": (
-                "4 bytes for both moments: one is missing, or they are booked in 16 bits; adapters' are float32",
-                -4 * n),
-            "master-copy": ("a float32 master copy is booked; the adapters are float32 already", 4 * n),
-            "frozen-moments": ("moments are counted for all weights; frozen ones have none", 4 * base),
-            "float32-frozen-moments": (
-                "float32 moments are counted for all weights; frozen ones have none", 8 * base), **adapters(8),
-        },
+        "frozen": [float32_base, adapters_too],
+        "trainable": [two_bytes, {"frozen-in-trainable": ("the frozen weights are counted in it", 2 * base)},
+                      *times(counts, 4)],
+        "gradients": [gradients, *times(counts, 4)],
+        "optimizer": [step_counts, moments, *times(counts, 8)],
     }  # fmt: skip
 
 

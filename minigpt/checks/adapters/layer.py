@@ -20,12 +20,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from minigpt.checks.calling import explained
 from minigpt.checks.closing import asked_first, by_hand, knows
 from minigpt.checks.comparing import close, same
 from minigpt.checks.naming import Hints, given
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
+WEIGHTS = "A weight is (out, in): F.linear(x, weight) is x @ weight.T, and the update of W is B A"
+CAST = "Promise 1: forward casts x to float32 for A and B, and the sum back to the type of the base's output"
+TECHNICAL = {  # by the id of the verdict: what an error of forward says, and what it means here
+    "shapes-do-not-fit": {"shapes cannot be multiplied": WEIGHTS, "must match the size": WEIGHTS},
+    "no-cast": {"have the same dtype": CAST},
+}
 
 
 class Case(NamedTuple):
@@ -110,7 +117,7 @@ def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _forward(made, x: Tensor) -> Tensor:
-    """made(x), called twice; with a word about shapes where they do not fit."""
+    """made(x), called twice; with a word about shapes or types that do not fit."""
 
     def forward(x):
         return made(x)
@@ -118,13 +125,9 @@ def _forward(made, x: Tensor) -> Tensor:
     try:
         return by_hand(forward, x, building=True, untouched=False)
     except Wrong as verdict:
-        if "shapes cannot be multiplied" in str(verdict) or "must match the size" in str(verdict):
-            raise Wrong(
-                "shapes-do-not-fit",
-                f"{verdict}. A weight is (out, in): F.linear(x, weight) is x @ weight.T, "
-                "and the update of W is B A, (out, rank) times (rank, in)",
-            ) from verdict
-        raise
+        for id, hints in TECHNICAL.items():
+            verdict = explained(verdict, hints, id)
+        raise verdict from None
 
 
 def _backward(made, x: Tensor, pull: Tensor) -> list[Tensor | None]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.adapters.layer import Case, fill, make, peft_layer, scales
+from minigpt.checks.calling import explained
 from minigpt.checks.closing import asked_first, by_hand, knows
 from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import given
@@ -42,11 +43,8 @@ class _Layer:
         try:
             by_hand(change, self.made, building=True, twice=False, untouched=False, none_ok=True)
         except Wrong as verdict:
-            if "leaf" in str(verdict):
-                raise Wrong(
-                    "autograd-watches", f"{verdict}: autograd is watching; work under torch.no_grad()"
-                ) from verdict
-            raise
+            watching = {"leaf": "Autograd is watching; work under torch.no_grad()"}
+            raise explained(verdict, watching, "autograd-watches") from verdict.__cause__
         return self.left()
 
     def left(self) -> dict:

@@ -54,8 +54,8 @@ def _measured(content: str, precision: str, is_json: bool) -> StepMemory:
     return measure(model, TrainingPlan(batch=1, seq_len=seq_len, precision=precision))
 
 
-def count_slips(model) -> Hints:
-    """Parameters too many in a count of ``model``."""
+def count_slips(model) -> list[Hints]:
+    """Parameters too many in a count of ``model``: embeddings, positions, attention, norms, MLP, biases, blocks."""
     a = Architecture.of(with_type(model))
     V, C, L, n_inner = a.vocab_size, a.n_embd, a.n_layer, a.n_inner
     q, kv = a.n_head * a.head_dim, a.n_kv_head * a.head_dim
@@ -64,57 +64,51 @@ def count_slips(model) -> Hints:
     def if_it_were(**changes) -> int:
         return replace(a, **changes).parameters - a.parameters
 
-    slips = {}
-    if a.tied:
-        slips["tied-head-twice"] = ("the tied head is counted twice: it is the embedding's own storage", V * C)
-        slips["no-embedding"] = ("the token embedding is missing", -V * C)
-    else:
-        slips["no-head"] = ("the head is missing (or the embedding): they are not tied here, so both count", -V * C)
-    if a.n_kv_head != a.n_head:
-        slips |= {
-            "wide-kv": (
-                "k_proj and v_proj are counted as wide as q_proj, but the heads are grouped: there are fewer of them",
-                if_it_were(n_kv_head=a.n_head),
-            ),
-            "one-wide-kv": ("one of k_proj and v_proj is counted as wide as q_proj", L * C * (q - kv)),
-            "narrow-q-or-o": ("one of q_proj and o_proj is counted as narrow as k_proj", L * C * (kv - q)),
-        }
-    if a.head_dim * a.n_head != C:
-        slips |= {
-            "head-dim-ignored": ("head_dim is taken as width / heads, but the configuration states it",
-                                 if_it_were(head_dim=C // a.n_head)),
-            "square-q-or-o": ("one of q_proj and o_proj is counted square, but heads * head_dim is not the width",
-                              L * C * (C - q)),
-            "square-q-and-o": ("q_proj and o_proj are counted square, but heads * head_dim is not the width",
-                               2 * L * C * (C - q)),
-        }  # fmt: skip
-    slips |= {
+    embeddings: Hints = {
+        "tied-head-twice": ("the tied head is counted twice: it is the embedding's own storage", V * C),
+        "no-embedding": ("the token embedding is missing", -V * C),
+    } if a.tied else {
+        "no-head": ("the head is missing (or the embedding): they are not tied here, so both count", -V * C)
+    }  # fmt: skip
+    norms = {
         "no-last-norm": ("the norm after the last block is missing", -C),
         "one-norm-a-block": ("one of the two norms of each block is missing", -L * C),
         "no-block-norms": ("the norms of the blocks are missing", -2 * L * C),
         "no-norms": ("all norms are missing", -(2 * L + 1) * C),
-        "biases": ("biases of the linear layers are counted, and there are none", L * sum(t.shape[0] for t in linears)),
         "norm-biases": ("biases of the norms are counted, and there are none", (2 * L + 1) * C),
-        "one-block": ("only one block is counted", if_it_were(n_layer=1)),
-        "block-too-few": ("one block too few is counted", -if_it_were(n_layer=L + 1)),
-        "block-too-many": ("one block too many is counted", if_it_were(n_layer=L + 1)),
-        "mlp-matrix-missing": ("one of the MLP's matrices is missing", -L * C * n_inner),
-        "no-q-or-o": ("q_proj or o_proj is missing", -L * C * q),
-        "no-k-or-v": ("k_proj or v_proj is missing", -L * C * kv),
-        "one-kv-head": ("k_proj and v_proj are counted with one head for all query heads", if_it_were(n_kv_head=1)),
     }
+    biases = {
+        "biases": ("biases of the linear layers are counted, and there are none", L * sum(t.shape[0] for t in linears))
+    }
+    blocks = {"one-block": ("only one block is counted", if_it_were(n_layer=1)),
+              "block-too-few": ("one block too few is counted", -if_it_were(n_layer=L + 1) if L > 2 else 0),
+              "block-too-many": ("one block too many is counted", if_it_were(n_layer=L + 1))}  # fmt: skip
+    mlp = {"mlp-matrix-missing": ("one of the MLP's matrices is missing", -L * C * n_inner)}
     if a.family in ("minigpt", "gpt2"):
-        slips |= {
-            "no-positions": ("the position embedding is missing", -a.context * C),
+        positions = {"no-positions": ("the position embedding is missing", -a.context * C)}
+        mlp |= {
             "narrow-mlp": ("up_proj and down_proj are counted as width * width, without the factor of 4",
                            if_it_were(n_inner=C)),
             "third-mlp-matrix": ("a third matrix is counted in the MLP, and there are two", L * C * n_inner),
         }  # fmt: skip
     else:
-        slips |= {
-            "mlp-4-wide": ("the MLP is taken as 4 * width, but the configuration states intermediate_size",
-                           if_it_were(n_inner=4 * C)),
-            "positions-counted": ("position embeddings are counted, but rotary positions have no parameters",
-                                  a.context * C),
-        }  # fmt: skip
-    return slips
+        positions = {"positions-counted": (
+            "position embeddings are counted, but rotary positions have no parameters", a.context * C)}  # fmt: skip
+        mlp["mlp-4-wide"] = ("the MLP is taken as 4 * width, but the configuration states intermediate_size",
+                             if_it_were(n_inner=4 * C))  # fmt: skip
+    attention = {
+        "wide-kv": ("k_proj and v_proj are counted as wide as q_proj, but the heads are grouped: there are fewer",
+                    if_it_were(n_kv_head=a.n_head)),
+        "one-wide-kv": ("one of k_proj and v_proj is counted as wide as q_proj", L * C * (q - kv)),
+        "narrow-q-or-o": ("one of q_proj and o_proj is counted as narrow as k_proj", L * C * (kv - q)),
+        "head-dim-ignored": ("head_dim is taken as width / heads, but the configuration states it",
+                             if_it_were(head_dim=C // a.n_head)),
+        "square-q-or-o": ("one of q_proj and o_proj is counted square, but heads * head_dim is not the width",
+                          L * C * (C - q)),
+        "square-q-and-o": ("q_proj and o_proj are counted square, but heads * head_dim is not the width",
+                           2 * L * C * (C - q)),
+        "no-q-or-o": ("q_proj or o_proj is missing", -L * C * q),
+        "no-k-or-v": ("k_proj or v_proj is missing", -L * C * kv),
+        "one-kv-head": ("k_proj and v_proj are counted with one head for all query heads", if_it_were(n_kv_head=1)),
+    }  # fmt: skip
+    return [embeddings, positions, attention, norms, mlp, biases, blocks]

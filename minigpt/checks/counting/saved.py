@@ -49,14 +49,15 @@ def saved_by_one_block(config: GPTConfig, batch: int, seq_len: int, device: str 
     return two - one
 
 
-def block_slips(config: GPTConfig, batch: int, seq_len: int) -> Hints:
+def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
     """Bytes too many in what one block saves."""
     token = 4 * batch * seq_len  # one float32 a token
     stream, heads = token * config.n_embd, token * config.n_head
-    return {
-        "input-three-times": (
-            "q_proj, k_proj and v_proj share one input tensor, and it is counted three times", 2 * stream),
-        "output-twice": ("attention's output and o_proj's input are one tensor, and it is counted twice", stream),
+    thrice = "q_proj, k_proj and v_proj share one input tensor, and it is counted three times"
+    again = "attention's output and o_proj's input are one tensor, and it is counted twice"
+    tensors = {
+        "input-three-times": (thrice, 2 * stream), "output-twice": (again, stream),
+        "input-three-times+output-twice": (f"two things: {thrice}, and {again}", 3 * stream),
         "one-stream-missing": ("one (B, T, C) tensor is missing", -stream),
         "two-streams-missing": (
             "two (B, T, C) tensors are missing: the norms' inputs, or their outputs", -2 * stream),
@@ -65,38 +66,50 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> Hints:
             "the input of the GELU or of down_proj is missing; the two are different tensors, 4 C wide", -4 * stream),
         "no-mlp-tensors": ("both of the MLP's inner tensors are missing", -8 * stream),
         "narrow-mlp": ("the MLP's inner tensors are taken as C wide, and they are 4 C wide", -6 * stream),
-        "scores": ("a score matrix is counted: the fused kernel never stores one", heads * seq_len),
-        "scores-twice": ("two score matrices are counted: the fused kernel never stores one", 2 * heads * seq_len),
-        "no-logsumexp": ("the logsumexp is missing: one float32 for each head of each token", -heads),
-        "one-logsumexp": ("the logsumexp is counted once a token, and every head has its own", token - heads),
-        "no-statistics": (
-            "the norms' statistics are missing: two float32 a token in each of the two norms", -4 * token),
-        "one-statistic": ("one float32 a token and norm is counted; a norm keeps two, the mean and 1/std", -2 * token),
         "published-34": (
             "34 B T C is a published figure for 16-bit numbers with the masks of dropout; this is float32 without",
             34 * batch * seq_len * config.n_embd - 16 * stream - heads - 4 * token),
     }  # fmt: skip
+    attention = {
+        "scores": ("a score matrix is counted: the fused kernel never stores one", heads * seq_len),
+        "scores-twice": ("two score matrices are counted: the fused kernel never stores one", 2 * heads * seq_len),
+        "no-logsumexp": ("the logsumexp is missing: one float32 for each head of each token", -heads),
+        "one-logsumexp": ("the logsumexp is counted once a token, and every head has its own", token - heads),
+    }
+    statistics = {
+        "no-statistics": (
+            "the norms' statistics are missing: two float32 a token in each of the two norms", -4 * token),
+        "one-statistic": ("one float32 a token and norm is counted; a norm keeps two, the mean and 1/std", -2 * token),
+    }  # fmt: skip
+    return [tensors, attention, statistics]
 
 
-def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu") -> Hints:
+def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu") -> list[Hints]:
     """Bytes too many in what the whole model saves, where each block is right."""
     tokens, block = batch * seq_len, saved_by_one_block(config, batch, seq_len, device)
     stream, logits = 4 * tokens * config.n_embd, 4 * tokens * config.vocab_size
-    return {
+    blocks = {
         "blocks-alone": (
             "only the blocks are counted; the embeddings' indices, the last norm and the loss save tensors too",
-            config.n_layer * block - saved(config, batch, seq_len, device)),
+            config.n_layer * block - saved(config, batch, seq_len, device),
+        ),
         "one-block": ("only one block is counted", (1 - config.n_layer) * block),
         "block-too-many": ("one block too many is counted", block),
+    }
+    loss = {
         "no-log-probabilities": (
             "the log-probabilities are missing: the loss saves one float32 for each token and each vocabulary entry",
             -logits),
         "logits-too": ("logits are counted beside the log-probabilities: the loss saves only the latter", logits),
+    }  # fmt: skip
+    last_norm = {
         "half-last-norm": ("the last norm's input or output is missing (the output is the head's input)", -stream),
         "no-last-norm-tensors": (
             "the last norm's input and output are missing (the output is the head's input)", -2 * stream),
-        "no-last-norm": (
-            "the last norm is missing: its input, its output, two statistics a token", -2 * stream - 8 * tokens),
+        "embedding-output": (
+            "the embedding's output is counted by itself: it is the first norm's input, and there already", stream),
+    }  # fmt: skip
+    indices = {
         "eight-bytes-a-token-missing": (
             "8 bytes a token are missing: the token indices, the targets (both int64), or the last norm's statistics",
             -8 * tokens),
@@ -107,7 +120,8 @@ def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu"
         "positions-a-sequence": (
             "the position indices are counted for every sequence; all share one (T,) tensor",
             8 * (batch - 1) * seq_len),
-        "no-number-of-targets": ("the loss's own float32 is missing: the number of targets that it divides by", -4),
-        "embedding-output": (
-            "the embedding's output is counted by itself: it is the first norm's input, and there already", stream),
     }  # fmt: skip
+    number = {
+        "no-number-of-targets": ("the loss's own float32 is missing: the number of targets that it divides by", -4)
+    }
+    return [blocks, loss, last_norm, indices, number]

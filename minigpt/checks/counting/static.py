@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import buckets
 from minigpt.checks.counting.parameters import count_slips, counted, measured, with_type
-from minigpt.checks.naming import Hints, given
+from minigpt.checks.naming import Hints, times
 from minigpt.memory.families import Architecture
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPTConfig
@@ -38,78 +38,74 @@ def _held(model, precision: str) -> dict[str, int]:
     return dict(weights=reading.trainable, gradients=ledger.gradients, optimizer=ledger.optimizer)
 
 
-def precision_slips(parameters: int, tensors: int, precision: str) -> dict[str, Hints]:
+def precision_slips(parameters: int, tensors: int, precision: str) -> dict[str, list[Hints]]:
     """{bucket: bytes too many} of a model with so many parameters and tensors, in pure bf16 or under autocast."""
     n = parameters
-    optimizer = {
+    step_counts = {
         "no-step-counts": ("AdamW's step count is missing: a float32 for each tensor", -4 * tensors),
         "one-step-count": ("AdamW's step count is booked once, but each tensor has its own", 4 - 4 * tensors),
         "two-byte-step-counts": ("AdamW's step count is booked in 2 bytes; it is a float32 in every precision",
                                  -2 * tensors),
         "eight-byte-step-counts": ("AdamW's step count is booked in 8 bytes; it is a float32", 4 * tensors),
-        "step-count-a-parameter": ("AdamW's step count is booked for each parameter, but each tensor has only one",
-                                   4 * (n - tensors)),
     }  # fmt: skip
     if PRECISIONS[precision].weights == 2:
         master = ("a float32 master copy is booked, and pure bf16 has none", 4 * n)
         return {
-            "weights": {"float32-weights": ("these are float32 weights, but in pure bf16 the weights are bf16", 2 * n),
-                        "master-copy": master},
-            "gradients": {"float32-gradients": (
-                "these are float32 gradients, but a gradient has its weight's dtype", 2 * n)},
-            "optimizer": {**optimizer, "one-moment": ("one of AdamW's two moments is missing", -2 * n),
-                          "float32-moments": (
-                              "these are float32 moments, but AdamW's moments have their weight's dtype", 4 * n),
-                          "master-copy": master},
+            "weights": [{"float32-weights": ("these are float32 weights, but in pure bf16 the weights are bf16", 2 * n),
+                         "master-copy": master}],
+            "gradients": [{"float32-gradients": (
+                "these are float32 gradients, but a gradient has its weight's dtype", 2 * n)}],
+            "optimizer": [step_counts, {
+                "one-moment": ("one of AdamW's two moments is missing", -2 * n),
+                "float32-moments": (
+                    "these are float32 moments, but AdamW's moments have their weight's dtype", 4 * n),
+                "master-copy": master,
+            }],
         }  # fmt: skip
     master = ("a master copy is booked, but under autocast the weights are the float32 copy", 4 * n)
     return {
-        "weights": {
+        "weights": [{
             "two-byte-weights": ("these are 2-byte weights, but autocast leaves the weights in float32", -2 * n),
             "copy-of-weights": (
                 "a bf16 copy is booked beside the weights; autocast's casts live only while they are used", 2 * n),
             "master-copy": master,
-        },
-        "gradients": {
+        }],
+        "gradients": [{
             "two-byte-gradients": (
                 "these are 2-byte gradients, but autocast leaves the weights in float32, and so their gradients",
                 -2 * n),
             "copy-of-gradients": ("a bf16 copy of the gradients is booked, and there is none", 2 * n),
-        },
-        "optimizer": {
-            **optimizer, "one-moment": ("one of AdamW's two moments is missing", -4 * n),
+        }],
+        "optimizer": [step_counts, {
+            "one-moment": ("one of AdamW's two moments is missing", -4 * n),
             "two-byte-moments": ("these are bf16 moments, but AdamW's moments have their weight's dtype", -4 * n),
             "master-copy": master,
-        },
+        }],
     }  # fmt: skip
 
 
-def float32_slips(config: GPTConfig) -> dict[str, Hints]:
+def float32_slips(config: GPTConfig) -> dict[str, list[Hints]]:
     """{bucket: bytes too many} of a MiniGPT in float32."""
     architecture = Architecture.of(config)
     n, tensors, L = architecture.parameters, len(architecture.tensors()), config.n_layer
     counts = count_slips(config)
-
-    def each(nbytes: int) -> Hints:
-        return given(counts, lambda extra: nbytes * extra)
-
+    step_counts = {
+        "no-step-counts": ("AdamW's step counts are missing: a float32 for each tensor", -4 * tensors),
+        "one-step-count": (
+            "one step count is booked for the whole model, and each tensor has its own", 4 - 4 * tensors),
+        "nanos-step-counts": ("these are nano's step counts; each layer has tensors of its own", 32 * (4 - L)),
+        "heads-step-count": ("the tied head is counted as a tensor with a step count of its own", 4),
+        "last-norms-step-count": ("the last norm has a step count too", -4),
+        "one-norms-step-count": ("one of each block's two norms has no step count in your sum", -4 * L),
+        "norms-step-counts": ("the two norms of a block have a step count each", -8 * L),
+    }  # fmt: skip
+    moments = {
+        "one-moment": ("one of the two moments is missing", -4 * n),
+        "third-moment": ("a third number a parameter is booked: float32 training has no master copy", 4 * n),
+    }
+    two_bytes = {"two-byte-weights": ("2 bytes a weight: that is a 16-bit model", -2 * n)}
+    two_bytes_too = {"two-byte-gradients": ("2 bytes a gradient; it has its weight's dtype, float32", -2 * n)}
     return {
-        "weights": {**each(4), "two-byte-weights": ("2 bytes a weight: that is a 16-bit model", -2 * n)},
-        "gradients": {
-            **each(4), "two-byte-gradients": ("2 bytes a gradient; it has its weight's dtype, float32", -2 * n)
-        },
-        "optimizer": {
-            "no-step-counts": ("AdamW's step counts are missing: a float32 for each tensor", -4 * tensors),
-            "one-step-count": (
-                "one step count is booked for the whole model, and each tensor has its own", 4 - 4 * tensors),
-            "nanos-step-counts": (
-                "these are nano's step counts; each layer has tensors of its own", 32 * (4 - L)),
-            "heads-step-count": ("the tied head is counted as a tensor with a step count of its own", 4),
-            "last-norms-step-count": ("the last norm has a step count too", -4),
-            "one-norms-step-count": ("one of each block's two norms has no step count in your sum", -4 * L),
-            "norms-step-counts": ("the two norms of a block have a step count each", -8 * L),
-            "one-moment": ("one of the two moments is missing", -4 * n),
-            "third-moment": ("a third number a parameter is booked: float32 training has no master copy", 4 * n),
-            **each(8),
-        },
+        "weights": [*times(counts, 4), two_bytes], "gradients": [*times(counts, 4), two_bytes_too],
+        "optimizer": [step_counts, moments, *times(counts, 8)],
     }  # fmt: skip

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from minigpt import nf4
-from minigpt.checks.calling import call
+from minigpt.checks.calling import call, explained
 from minigpt.checks.closing import by_hand, knows, refuse
 from minigpt.checks.comparing import show
 from minigpt.checks.naming import Hints
@@ -76,10 +76,7 @@ def ask(function: Callable, *args):
     try:
         given = by_hand(function, *args)
     except Wrong as verdict:
-        for words, hint in HINTS.items():
-            if words in str(verdict):
-                raise Wrong(verdict.id, f"{verdict}. {hint}") from verdict
-        raise
+        raise explained(verdict, HINTS) from verdict.__cause__
     parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, Tensor)]
     if not all(((part - part) == 0).all().item() for part in parts):
         raise Wrong(

@@ -42,34 +42,51 @@ def stored(n: int, block: int = 64, double: bool = False) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-def byte_slips(n: int, block: int = 64, double: bool = False) -> Hints:
+def byte_slips(n: int, block: int = 64, double: bool = False) -> list[Hints]:
     """Bytes too many in ``stored(n, block, double)``."""
     short, short64 = -(-n // block), -(-n // 64)  # blocks, the short one included
-    slips = {
-        "odd-weight-lost": ("the last of an odd number of weights is lost: round up", n // 2 - (n + 1) // 2),
+    codes = {
         "byte-a-weight": ("one byte a weight: two codes share a byte", n - (n + 1) // 2),
         "two-bytes-a-weight": ("2 bytes a weight are counted; the codes take half a byte", 2 * n - (n + 1) // 2),
         "no-codes": ("the codes themselves are missing", -((n + 1) // 2)),
-        "table": ("the 16 values of the table are counted", 64),
+    }  # fmt: skip
+    rounding = {
+        "odd-weight-lost": ("the last of an odd number of weights is lost: round up", n // 2 - (n + 1) // 2),
         "padding": ("the codes are padded to whole blocks; the last may be short",
                     (short * block + 1) // 2 - (n + 1) // 2),
     }  # fmt: skip
+    tables = {"table": ("the 16 values of the table are counted", 64)}
     if not double:
-        return slips | {
-            "short-block-lost": ("the last, short block has an absmax too: round up", 4 * (n // block - short)),
-            "two-byte-absmax": ("absmax in 2 bytes; it is a float32 whatever the weight's dtype", -2 * short),
-            "one-byte-absmax": ("one byte for each absmax; without double quantization it is a float32", -3 * short),
-            "no-absmax": ("the absmax values are missing: a float32 for each block", -4 * short),
-            "blocks-of-64": ("blocks of 64 are counted, whatever is asked for", 4 * (short64 - short)),
-            "offset": ("an offset is counted; without double quantization there is none", 4),
-        }
+        return [
+            codes,
+            tables,
+            rounding
+            | {
+                "short-block-lost": ("the last, short block has an absmax too: round up", 4 * (n // block - short)),
+                "two-byte-absmax": ("absmax in 2 bytes; it is a float32 whatever the weight's dtype", -2 * short),
+                "one-byte-absmax": (
+                    "one byte for each absmax; without double quantization it is a float32",
+                    -3 * short,
+                ),
+                "no-absmax": ("the absmax values are missing: a float32 for each block", -4 * short),
+                "blocks-of-64": ("blocks of 64 are counted, whatever is asked for", 4 * (short64 - short)),
+                "offset": ("an offset is counted; without double quantization there is none", 4),
+            },
+        ]
     second = -(-short // BLOCK)
-    return slips | {
+    tables |= {
+        "second-table": ("the 256 values of the 8-bit table are counted", 1024),
+        "both-tables": ("both tables are counted", 1088),
+    }
+    scales = rounding | {
         "short-block-lost": ("the last, short block has an absmax too: round up", n // block - short),
         "float32-absmax-too": ("the float32 absmax values are still counted; their 8-bit codes replace them",
                                4 * short),
         "four-byte-codes": ("the 8-bit codes are counted with 4 bytes", 3 * short),
         "no-absmax-codes": ("the codes of absmax are missing: one byte for each block", -short),
+        "blocks-of-64": ("blocks of 64 are counted, whatever is asked for",
+                         short64 - short + 4 * (-(-short64 // BLOCK) - second)),
+        "plain": ("that is without double quantization", (n + 1) // 2 + 4 * short - stored(n, block, True)),
         "no-second": ("the second absmax is missing: a float32 for 256 blocks", -4 * second),
         "short-second-lost": ("the last, short block of 256 has a second absmax too: round up",
                               4 * (short // BLOCK - second)),
@@ -80,12 +97,8 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> Hints:
         "one-byte-second": ("1 byte for a second absmax; it is a float32", -3 * second),
         "no-offset": ("the offset is missing: one float32", -4),
         "offset-a-block": ("an offset for each block of 256; there is one", 4 * (second - 1)),
-        "second-table": ("the 256 values of the 8-bit table are counted", 1024),
-        "both-tables": ("both tables are counted", 1088),
-        "blocks-of-64": ("blocks of 64 are counted, whatever is asked for",
-                         short64 - short + 4 * (-(-short64 // BLOCK) - second)),
-        "plain": ("that is without double quantization", (n + 1) // 2 + 4 * short - stored(n, block, True)),
     }  # fmt: skip
+    return [codes, tables, scales]
 
 
 def scale_bits(weights: int, block: int = 64) -> dict[str, float]:

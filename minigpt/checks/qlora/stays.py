@@ -116,7 +116,7 @@ def _ceil(n: int, group: int) -> int:
 # ---------------------------------------------------------------- slips
 
 
-def slips(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, Hints]:
+def slips(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, list[Hints]]:
     """{bucket: bytes too many}."""
     rows, columns = (rank * sum(sizes) for sizes in zip(*matrices))  # elements of all B, of all A
     n, N = sum(out * width for out, width in matrices), rows + columns
@@ -129,37 +129,35 @@ def slips(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, 
     }, lambda extra: 4 * extra)  # fmt: skip
     return {
         "frozen": _frozen_slips(matrices, others, N),
-        "trainable": {
+        "trainable": [{
             "two-byte-adapters": ("2 bytes an adapter's number; peft keeps adapters in float32", -2 * N), **adapters,
+        }, {
             "rest-trainable": (
                 "everything that is float32 is booked in it; embeddings, norms and head are frozen", 4 * others),
-        },
-        "gradients": {
+        }],
+        "gradients": [{
             "two-byte-gradients": (
                 "2 bytes a gradient; it has its weight's type, and adapters are float32", -2 * N), **adapters,
+        }, {
             "rest-gradients": (
                 "gradients are booked for what is float32; embeddings, norms and head are frozen", 4 * others),
             "frozen-gradients": ("gradients are booked for all weights; frozen ones have none", 4 * (n + others)),
-        },
+        }],
         "optimizer": _optimizer_slips(matrices, others, rank),
     }  # fmt: skip
 
 
-def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> Hints:
+def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> list[Hints]:
     M, n = len(matrices), sum(out * width for out, width in matrices)
     scales = [_ceil(out * width, 64) for out, width in matrices]  # of each matrix
     seconds = [_ceil(count, 256) for count in scales]
     plain = 3 * sum(scales) - 4 * sum(seconds)  # float32 scales instead of both
-    return {
+    of_scales = {
         "float32-scales": ("the scales are float32: double quantization is forgotten", plain - (4 + 1024) * M),
         "float32-scales-offsets": (
             "the scales are float32, without double quantization; yet its offsets or tables are booked", plain),
         "float32-scales-seconds": (
             "float32 scales beside the second ones; what has second scales is 8 bits", 3 * sum(scales)),
-        "rest-16-bit": (
-            "what is not 4-bit is booked in 16 bits; peft's preparation makes it float32", -2 * others),
-        "no-rest": ("what is not 4-bit is missing: embedding, norms, head", -4 * others),
-        "rest-in-4-bits": ("what is not 4-bit is booked in 4 bits as well", others // 2 - 4 * others),
         "no-scales": ("the 8-bit scales are missing: one byte for 64 weights", -sum(scales)),
         "no-seconds": ("the second scales are missing: a float32 for 256 scales", -4 * sum(seconds)),
         "seconds-rounded-down": (
@@ -172,20 +170,31 @@ def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> Hints
             "256 weights share a second scale; it is 256 scales",
             4 * (sum(_ceil(out * width, 256) for out, width in matrices) - sum(seconds))),
         "one-byte-seconds": ("the second scales are booked in 8 bits; they are float32", -3 * sum(seconds)),
-        "no-offsets": ("the offsets are missing: a float32 for each matrix", -4 * M),
+    }  # fmt: skip
+    rest = {
+        "rest-16-bit": (
+            "what is not 4-bit is booked in 16 bits; peft's preparation makes it float32", -2 * others),
+        "no-rest": ("what is not 4-bit is missing: embedding, norms, head", -4 * others),
+        "rest-in-4-bits": ("what is not 4-bit is booked in 4 bits as well", others // 2 - 4 * others),
+    }  # fmt: skip
+    offsets = {"no-offsets": ("the offsets are missing: a float32 for each matrix", -4 * M)}
+    tables = {
         "no-tables": ("the two tables are missing: 64 and 1,024 bytes with each matrix", -TABLES * M),
         "no-large-table": ("the table of 1,024 bytes is missing", -1024 * M),
         "no-small-table": ("the table of 64 bytes is missing", -64 * M),
         "tables-once": (
             "the two tables are booked once; bitsandbytes keeps them with each matrix", TABLES - TABLES * M),
+    }  # fmt: skip
+    weights = {
         "eight-bits": ("one byte a weight is 8 bits", n - n // 2),
         "two-bytes-a-weight": ("2 bytes a weight: the matrices are not in 4 bits", 2 * n - n // 2),
         "four-bytes-a-weight": ("4 bytes a weight: 4 bits are half a byte", 4 * n - n // 2),
-        "adapters-in-frozen": ("the adapters are booked in it; they are trainable", 4 * N),
-    }  # fmt: skip
+    }
+    adapters = {"adapters-in-frozen": ("the adapters are booked in it; they are trainable", 4 * N)}
+    return [of_scales, rest, offsets, tables, weights, adapters]
 
 
-def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) -> Hints:
+def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) -> list[Hints]:
     sides = [rank * side for shape in matrices for side in shape]
     n, N, right = sum(out * width for out, width in matrices), sum(sides), moments(sides)
     large, edge = [size for size in sides if size >= SMALL], [size for size in sides if size == SMALL]
@@ -199,12 +208,9 @@ def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) ->
         "together": ("A and B are taken together; each is a tensor of its own",
                      [rank * (out + width) for out, width in matrices]),
     }  # fmt: skip
-    return {
+    of_moments: Hints = {
         "float32-moments": (
             "float32 moments for every tensor: from 4,096 elements on they are 8-bit", 8 * N - right),
-        "float32-moments-step-counts": (
-            "float32 moments for every tensor, and step counts; from 4,096 elements on they are 8-bit",
-            8 * N + 4 * len(sides) - right),
         "float32-moments-maps": (
             "float32 moments for every tensor, and the two maps; from 4,096 elements on they are 8-bit",
             8 * N + 2048 - right if large else 0),
@@ -215,7 +221,6 @@ def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) ->
         "flat-two-bytes": (
             "2 bytes an element, flat: scales are missing, and small tensors stay float32", 2 * N - right),
         "edge": ("a tensor of exactly 4,096 elements has 8-bit moments too", 8 * sum(edge) - _eight(edge)),
-        "step-counts": ("AdamW's step counts are booked; this optimizer keeps them as plain numbers", 4 * len(sides)),
         "no-moment-scales": (
             "the scales of the 8-bit moments are missing: a float32 for 256 elements, twice",
             2 * sum(large) - _eight(large)),
@@ -231,7 +236,12 @@ def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) ->
         "maps-a-tensor": (
             "the 8-bit maps are booked for each tensor; the optimizer has one pair", 2048 * max(0, len(large) - 1)),
         "one-moment": ("one of the two moments is missing", -(right - 2048 * bool(large)) // 2),
-        "master-copy": ("a float32 master copy is booked; the adapters are float32 themselves", 4 * N),
-        "frozen-moments": ("moments are booked for all weights; frozen ones have none", 8 * (n + others)),
         **given(taken, lambda sizes: moments(sizes) - right),
     }  # fmt: skip
+    beside = {
+        "master-copy": ("a float32 master copy is booked; the adapters are float32 themselves", 4 * N),
+        "frozen-moments": ("moments are booked for all weights; frozen ones have none", 8 * (n + others)),
+    }
+    return [of_moments, beside, {
+        "step-counts": ("AdamW's step counts are booked; this optimizer keeps them as plain numbers", 4 * len(sides)),
+    }]  # fmt: skip

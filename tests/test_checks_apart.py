@@ -1,0 +1,178 @@
+"""No two hints explain the same wrong number: no two slips in one case, and no slip that is the sum of two others.
+
+Each table of slips is asked for the labs' cases, in the order in which a check goes through them, and for random sizes.
+Slips with the same value are allowed where the sizes make them the same (a model without grouped heads has q_proj and
+k_proj of one size): their message names all of them. What two slips of one group add up to is nobody's mistake.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from minigpt.checks import naming, training
+from minigpt.checks.adapters import counts, layer
+from minigpt.checks.counting import parameters, saved, static
+from minigpt.checks.four_bits import storage
+from minigpt.checks.qlora import stays
+from minigpt.memory import Architecture
+from minigpt.memory.families import KNOWN
+from minigpt.model import GPTConfig
+from minigpt.real import SEVEN
+
+GROUPED = dict(
+    model_type="llama", vocab_size=500, hidden_size=72, intermediate_size=130, num_hidden_layers=3,
+    num_attention_heads=9, num_key_value_heads=3, head_dim=10, tie_word_embeddings=False, max_position_embeddings=64,
+)  # fmt: skip
+TINY = dict(
+    vocab_size=400, hidden_size=64, intermediate_size=150, num_hidden_layers=3, num_attention_heads=8,
+    num_key_value_heads=2, tie_word_embeddings=False, max_position_embeddings=64,
+)  # fmt: skip
+REAL = dict(
+    model_type="llama", vocab_size=300, hidden_size=128, intermediate_size=320, num_hidden_layers=2, head_dim=64,
+    num_attention_heads=4, num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+def gpt(n_layer: int, n_embd: int, n_head: int, context: int, vocab_size: int) -> GPTConfig:
+    return GPTConfig(n_layer=n_layer, n_embd=n_embd, n_head=n_head, context=context, vocab_size=vocab_size)
+
+
+def sizes(model) -> tuple[int, int]:
+    architecture = Architecture.of(model)
+    return architecture.parameters, len(architecture.tensors())
+
+
+SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hidden, in order
+    "a MiniGPT": (parameters.count_slips, [
+        (gpt(3, 48, 4, 40, 100),), (GPTConfig.preset("nano"),), (gpt(2, 36, 6, 77, 300),), (GPTConfig.preset("small"),),
+    ]),
+    "a llama": (parameters.count_slips, [
+        (GROUPED,), ({**GROUPED, "tie_word_embeddings": True},),
+        ({name: value for name, value in GROUPED.items() if name != "num_key_value_heads"},), (KNOWN["llama-7b"],),
+    ]),
+    "pure bf16": (static.precision_slips, [(*sizes(gpt(3, 48, 4, 40, 100)), "bf16"), (*sizes(GROUPED), "bf16")]),
+    "autocast": (static.precision_slips, [
+        (*sizes(gpt(3, 48, 4, 40, 100)), "bf16-autocast"), (*sizes(GROUPED), "bf16-autocast"),
+    ]),
+    "float32": (static.float32_slips, [
+        (gpt(3, 96, 6, 128, 200),), (gpt(5, 60, 5, 90, 150),), (GPTConfig.preset("nano"),),
+    ]),
+    "a block": (saved.block_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
+    "activations": (saved.saved_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
+    "adapters": (counts.count_slips, [
+        (GROUPED, 4, SEVEN), (KNOWN["llama-7b"], 8, ["q_proj", "v_proj"]), (KNOWN["llama-7b"], 8, SEVEN),
+    ]),
+    "LoRA": (counts.bucket_slips, [
+        (TINY, 4, SEVEN), ({**TINY, "num_hidden_layers": 2}, 7, ["v_proj", "gate_proj", "k_proj"]),
+    ]),
+    "plain NF4": (storage.byte_slips, [(65_536, 64, False), (1_651, 64, False)]),
+    "double NF4": (storage.byte_slips, [(131_072, 64, True), (40_002, 64, True)]),
+    "QLoRA": (stays.slips, [(*stays.parts(REAL), 16), ([(128, 64), (64, 64)], 10, 2)]),
+}  # fmt: skip
+
+
+def tables(slips) -> dict[str, list[naming.Hints]]:
+    """By bucket, or the one there is."""
+    made = slips if isinstance(slips, dict) else {"": slips}
+    return {bucket: naming.groups(table) for bucket, table in made.items()}
+
+
+def hidden(groups: list[naming.Hints], known: Iterable[str] = ()) -> list[str]:
+    """Slips that are the sum of two of other groups; those that a case before tells apart are known."""
+    values = [{id: extra for id, (_, extra) in group.items()} for group in groups]
+    sums = {}
+    for first, second in itertools.combinations(values, 2):
+        for one, two in itertools.product(first, second):
+            sums.setdefault(first[one] + second[two], f"{one} + {two}")
+    return [f"{id} = {sums[extra]}" for group in values for id, extra in group.items()
+            if id not in known and extra in sums]  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_no_slip_of_a_labs_case_is_the_sum_of_two(subject):
+    make, cases = SUBJECTS[subject]
+    known: dict[str, set[str]] = {}
+    for case in cases:
+        for bucket, groups in tables(make(*case)).items():
+            seen = known.setdefault(bucket, set())
+            assert hidden(groups, seen) == [], (case, bucket)
+            seen.update(id for group in groups for id in group)
+
+
+def odd(draw: random.Random, low: int, high: int) -> int:
+    """Large and odd, so that two sizes are not in a simple ratio by chance."""
+    return draw.randrange(low, high) * 2 + 1
+
+
+def drawn(subject: str, draw: random.Random) -> tuple:
+    """A case of random sizes."""
+    heads, kv, layers, rank = draw.choice([10, 14, 22]), 2, odd(draw, 2, 8), odd(draw, 2, 9)
+    head_dim = 2 * odd(draw, 4, 9)
+    model = gpt(layers, heads * head_dim, heads, odd(draw, 500, 900), odd(draw, 2000, 9000))
+    llama = dict(
+        model_type="llama", vocab_size=odd(draw, 2000, 9000), hidden_size=heads * head_dim, num_hidden_layers=layers,
+        intermediate_size=odd(draw, 300, 900), num_attention_heads=heads, num_key_value_heads=kv,
+        head_dim=head_dim + 2, max_position_embeddings=odd(draw, 500, 900), tie_word_embeddings=draw.random() < 0.5,
+    )  # fmt: skip
+    targets = draw.sample(SEVEN, draw.randint(1, 7))
+    batch, seq_len = odd(draw, 2, 9), odd(draw, 20, 90)
+    return {
+        "a MiniGPT": (model,), "a llama": (llama,), "pure bf16": (*sizes(llama), "bf16"),
+        "autocast": (*sizes(llama), "bf16-autocast"), "float32": (model,), "a block": (model, batch, seq_len),
+        "activations": (model, batch, seq_len, "fake"), "adapters": (llama, rank, targets),
+        "LoRA": (llama, rank, targets), "plain NF4": (odd(draw, 40_000, 90_000), 64, False),
+        "double NF4": (odd(draw, 400_000, 900_000), 64, True),
+        "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
+    }[subject]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_no_slip_of_random_sizes_is_the_sum_of_two(subject):
+    for seed in range(2):
+        case = drawn(subject, random.Random(seed))
+        for bucket, groups in tables(SUBJECTS[subject][0](*case)).items():
+            assert hidden(groups) == [], (case, bucket)
+
+
+def alike(values: dict[str, float], right: float) -> list[tuple[str, str]]:
+    """Mistakes that give one value, or the right one, as the checks compare it."""
+    values = {"right": right, **values}
+    return [(a, b) for a, b in itertools.combinations(values, 2) if values[a] == pytest.approx(values[b], rel=1e-5)]
+
+
+@pytest.mark.parametrize("block", [64, 128, 256])
+def test_no_two_mistakes_about_the_scales_give_one_value(block):
+    weights = Architecture.of("llama-7b").linear_parameters
+    right, mistakes = storage.scale_bits(weights, block), storage.bit_mistakes(weights, block)
+    for key, value in right.items():
+        given = {id: values[key] for id, (_, values) in mistakes.items() if key in values}
+        same_here = {"blocks-of-64"} if block == 64 else set()
+        assert alike({id: other for id, other in given.items() if id not in same_here}, value) == [], (block, key)
+
+
+@pytest.mark.parametrize("case", [("llama-13b", 16), ("llama-7b", 8), ("llama-3-8b", 64)])
+def test_no_two_mistakes_about_a_regime_give_one_value(case):
+    right, mistakes = counts.kept(*case), counts.regime_mistakes(*counts.sizes_of(*case))
+    for regime, value in right.items():
+        given = {id: values[regime] for id, (_, values) in mistakes.items() if regime in values}
+        assert alike(given, value) == [], (case, regime)
+
+
+@pytest.mark.parametrize("rank, alpha", [(3, 12), (5, 2), (8, 10), (4, 10), (3, 10), (5, 8)])
+def test_no_two_scalings_of_a_labs_case_are_one(rank, alpha):
+    """Hidden cases with alpha 1, where alpha and no scaling are one, come after these."""
+    assert alike({id: scale for id, (_, scale) in layer.scales(rank, alpha).items()}, alpha / rank) == []
+
+
+@pytest.mark.parametrize("sizes", [(11, 2, 5), (1, 9, 3, 3, 20)])
+def test_no_two_weightings_of_the_micro_batches_are_one(sizes):
+    torch.manual_seed(0)
+    batches = training.micro_batches(sizes)
+    weights = {id: tuple(shares) for id, (_, shares) in training._mistakes(batches).items()}
+    assert tuple(training._shares(batches)) not in weights.values() and len(set(weights.values())) == len(weights)
