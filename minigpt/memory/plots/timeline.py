@@ -79,7 +79,7 @@ def _magnify(axes: Axes, ledgers: list[Ledger], peak: int, divisor: int) -> None
     floor = 0.06 + max(ledger.total for ledger in below) / (1.22 * top)
     if floor > 0.62:  # there is no room
         return
-    window = axes.inset_axes((left, floor, width, 0.86 - floor))
+    window = axes.inset_axes((left, floor, width, 0.82 - floor))
     _draw(window, near, divisor, first)
     low = min(ledger.total for ledger in near)
     window.set_xlim(first, last - 1)
