@@ -41,6 +41,9 @@ static_qlora = times(full.ledger.persistent, qlora.ledger.persistent)
 qck = step("qlora", checkpointing=ON)
 assert gb(step("full", checkpointing=ON).peak.total) == gb(full.peak.total) and "adamw" in full.peak_at
 
+folk = f"{16 * 7 / (0.56 * 7 + 16 * 0.019):.0f}"
+assert folk == "27"  # the heading
+
 # The stacks, and the switches one by one.
 A100 = "A100 80GB"
 
