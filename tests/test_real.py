@@ -249,7 +249,7 @@ def test_unsloth_keeps_the_rest_and_the_adapters_in_16_bits(runs):
 
 
 @pytest.mark.slow
-def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_alike():
+def test_the_arithmetic_of_lab_09s_check_is_the_meters():
     from minigpt.checks.qlora import stays
 
     config = dict(real.TINY, hidden_size=128, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1,
@@ -257,6 +257,3 @@ def test_the_arithmetic_of_lab_09s_check_is_the_meters_and_no_two_slips_look_ali
     matrices, others = stays.parts(config)
     for rank in (16, 3):
         assert stays.metered(config, rank) == stays.stays(matrices, others, rank)
-    for bucket, slips in stays.slips(matrices, others, 16).items():
-        found = [extra for _, extra in slips.values() if extra]
-        assert len(set(found)) == len(found), bucket

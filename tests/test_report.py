@@ -370,3 +370,10 @@ def test_readings_climb_the_ladder(tmp_path):
     save(tmp_path, case="zero", lab="lab02", plan={"method": ["odd"]})
     ordered = sorted(load_readings(tmp_path), key=report.rung)
     assert [reading.case for reading in ordered] == ["zero", "all", "LoRA r=8", "LoRA r=32", "QLoRA", "QLoRA Trainer"]
+
+
+def test_a_cell_is_folded_once_though_tag_and_metadata_say_so(tmp_path):
+    cell = new_code_cell("hidden = 1", metadata={"tags": ["hide-input"], "jupyter": {"source_hidden": True}})
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "n.ipynb")
+    to_html(tmp_path / "n.ipynb", tmp_path / "n.html")
+    assert (tmp_path / "n.html").read_text().count("<details") == 1

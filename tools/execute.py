@@ -161,7 +161,7 @@ def execute(job: dict, report) -> list[str]:
             kernel_manager_class=WatchedKernel,
             allow_errors=job["go_on"],
             # Its warnings are about itself (no encryption on this machine's own ports).
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
         )
     except PapermillExecutionError as error:
         if job["go_on"]:

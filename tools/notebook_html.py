@@ -223,7 +223,7 @@ def to_html(
     for cell in content.cells:
         join_streams(cell)
         if cell.metadata.get("jupyter", {}).pop("source_hidden", False):
-            cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
+            cell.metadata.tags = sorted({*cell.metadata.get("tags", []), "hide-input"})
     if version == "instructor":
         for_students(content.cells)
     page, _ = OfflineExporter().from_notebook_node(content)
