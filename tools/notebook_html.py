@@ -34,6 +34,7 @@ mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
 .brace { padding-bottom: .25em; border-bottom: 1.5px solid currentcolor; }
 details + * { margin-top: 1em; }
+.jp-RenderedMarkdown .highlight { margin-bottom: 1em; }
 @media (max-width: 50rem) {
   .jp-InputPrompt, .jp-OutputPrompt { display: none; }
   .jp-RenderedMarkdown table { display: block; overflow-x: auto; }
