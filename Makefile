@@ -25,8 +25,8 @@ run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY="0
 test: $(READY) ## run the tests, in two processes
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --durations=15 $(ARGS)
 
-test-quick: $(READY) ## run the tests but for the slow ones, in about a minute
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test-quick: $(READY) ## run the tests but for the slow ones, in two processes: about a minute
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal -m "not slow" $(ARGS)
 
 lint: $(READY) ## check style, format and types
 	$(BIN)/python -m ruff check .
