@@ -8,6 +8,7 @@ import shlex
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from minigpt.memory.__main__ import main as predict_command
 from tests.tiny_course import HEAD, LAB
@@ -67,9 +68,22 @@ def test_its_cells_run(capsys):
     code = [cell.source for cell in CELLS if cell.cell_type == "code"]
     exec(code[0], {})
     assert re.findall(r"^(\w+) +[\d.]+ GB of [\d.]+ GB$", capsys.readouterr().out, re.M) == ["full", "lora", "qlora"]
-    arguments = re.fullmatch(r"%run -e -m minigpt\.memory (.*)", code[1])[1]
+    exec(code[1], {})
+    assert "23.34 GB at the peak: probably does not fit the RTX 4090" in capsys.readouterr().out
+    arguments = re.search(r'^!"\{sys\.executable\}" -m minigpt\.memory (.*)$', code[2], re.M)[1]
     assert predict_command(shlex.split(arguments)) == 1  # it does not fit as it stands, and says what would make it
     assert "what makes it fit, the cheapest first" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_kernel_runs_it_to_its_end_and_leaves_a_picture_and_no_widget():
+    notebook = nbformat.read(ROOT / index.PAGE, as_version=4)
+    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": ROOT}}).execute()
+    shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(shown) == 3 and all(shown) and "widgets" not in notebook.metadata
+    assert {output.get("name", "stdout") for outputs in shown for output in outputs} == {"stdout"}  # and no stderr
+    assert shown[1][0].data["text/html"].count("<svg") == 1
+    assert "what makes it fit" in "".join(output.text for output in shown[2])
 
 
 def test_a_tiny_course_s_map(course):

@@ -1,6 +1,7 @@
 """The numbers in the prose of lesson 01. content/README.md says how it uses them."""
 
 from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.calculator.choice import Answer, Choice
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import GB, GIB, gb
 
@@ -41,3 +42,18 @@ switches = "\n".join(
         row("`batch=8`", batch=8),
     ]
 )
+
+
+def calculated(**moved):
+    """The step that the calculator draws when its sliders are moved from where the lesson puts them."""
+    begin = dict(batch=B, seq_len=T, card="A100 80GB")
+    return Answer.to(Choice("llama-7b", "full", "textbook", **{**begin, **moved})).step
+
+
+drawn, longer = calculated(), calculated(seq_len=2048)
+kept_inputs, plain_sgd = calculated(checkpointing="full"), calculated(optimizer="sgd")
+assert "adamw" in drawn.peak_at and gb(calculated(seq_len=1024).peak.total) == gb(drawn.peak.total)
+assert "log_softmax" in longer.peak_at and longer.ledger.activations > 2 * 2 * P
+assert len({gb(it.peak.total) for it in (drawn, kept_inputs, calculated(checkpointing="full", seq_len=8192))}) == 1
+assert calculated(checkpointing="full", seq_len=16384).peak.total > drawn.peak.total
+assert abs(drawn.peak.total - plain_sgd.peak.total - 6 * P) < 0.001 * 6 * P

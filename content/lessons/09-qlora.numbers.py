@@ -4,6 +4,8 @@ from dataclasses import replace
 from statistics import median
 
 from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.calculator.choice import OWN, Answer, Choice
+from minigpt.memory.calculator.panel import LENGTHS
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import GB, GIB, gb, gib
 from minigpt.model import GPTConfig
@@ -202,3 +204,20 @@ def longest(kind):
 
 
 fits13 = {kind: longest(kind) for kind in ("none", ON)}
+
+
+# The calculator's stops.
+def calculated(method, seq_len, recipe, kind):
+    return Answer.to(Choice("llama-3-8b", method, recipe, seq_len=seq_len, checkpointing=kind, card="RTX 4090"))
+
+
+def last_stop(recipe, kind):
+    return max(n for n in LENGTHS if calculated("qlora", n, recipe, kind).verdict.fits)
+
+
+stops = {(recipe, kind): last_stop(recipe, kind) for recipe in ("hf-trainer", "trl-sft") for kind in (OWN, "none")}
+V8 = Architecture.of("llama-3-8b").vocab_size
+crossed = 4096
+eight = {m: calculated(m, crossed, "hf-trainer", "none").step for m in ("lora", "qlora")}
+before = [calculated(m, crossed // 2, "hf-trainer", "none").step.peak.total for m in ("lora", "qlora")]
+assert eight["lora"].peak.total < eight["qlora"].peak.total and before[0] > before[1]
