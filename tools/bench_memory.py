@@ -5,7 +5,8 @@
 One full training step of LLaMA-7B (transformers' model, batch 4 x 512, bf16, AdamW, outputs held, key-value
 cache on: what transformers does unless told otherwise) on fake tensors, under each instrument in turn
 (``tools.pairs``), in a fresh process each time. Then the same step predicted, and measured as a reader would, with
-everything that they import; ``measure`` runs the step twice and builds the model first.
+everything that they import; ``measure`` runs the step twice and builds the model first. Last, what the calculator takes
+to draw a choice anew, from the slider's new value to the HTML.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from statistics import median
 
@@ -112,6 +114,24 @@ def asked(name: str, repeat: int) -> None:
     print(f"  {name:<14}{took}, {parts}; peak {peaks[0] / GIB:.2f} GiB")
 
 
+def redraws(repeat: int) -> None:
+    """Print how long the calculator takes to draw an 8B and a 70B: over all recipes and methods, median and longest."""
+    from minigpt.memory.calculator.choice import LIKE, Answer, Choice  # here: this imports matplotlib
+    from minigpt.memory.calculator.picture import picture
+    from minigpt.memory.plan import ALLOWED
+
+    for model in ("llama-3-8b", "llama-3-70b"):
+        taken = []
+        for choice in [Choice(model, method, like) for like in LIKE for method in ALLOWED["method"]]:
+            best = float("inf")
+            for _ in range(repeat):
+                started = time.perf_counter()
+                picture(Answer.to(choice))
+                best = min(best, time.perf_counter() - started)
+            taken.append(best)
+        print(f"  {model:<14}{1e3 * median(taken):7,.0f} ms, at most {1e3 * max(taken):,.0f}")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bench_memory", description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3, help="processes for each instrument (3)")
@@ -123,6 +143,8 @@ def main(argv: list[str] | None = None) -> int:
     print("The same step from nothing, imports included:")
     asked("predict", max(9, repeat))
     asked("measure", repeat)
+    print("The calculator, one redraw:")
+    redraws(max(3, repeat))
     return 0 if agree else 1
 
 

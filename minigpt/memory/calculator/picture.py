@@ -110,7 +110,7 @@ def bar(answer: Answer) -> str:
             f'<text x="{percent(nbytes)}" y="{floor + 18}" text-anchor="{anchor}" font-size="12" fill="currentColor">'
             f"{label}</text>"
         )
-    around = f'width="100%" height="{floor + 22}" style="display:block;overflow:visible"'
+    around = f'width="100%" height="{floor + 22}" style="display:block;overflow:visible;margin-left:1px"'
     named = f'role="img" aria-label="{escape(words(answer))}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {named} {around}>{"".join(parts)}</svg>'
 
