@@ -27,13 +27,16 @@ class Start(NamedTuple):
         return self.layers.frozen_bytes() + sum(storage.record.nbytes for storage in self.buffers)
 
 
-def start(model, plan: TrainingPlan) -> Start:
-    """The model, the optimizer and its state. Raises ValueError, naming the field, for what is not covered."""
+def start(model, plan: TrainingPlan, kind: type[Tape] = Tape) -> Start:
+    """The model, the optimizer and its state, on a tape of this ``kind``.
+
+    Raises ValueError, naming the field, for what is not covered.
+    """
     architecture = Architecture.of(model)
     check_fit(architecture, plan)
     architecture.check(plan)
     card = GPUS[plan.card] if plan.card else None
-    tape = Tape(cuda=card is not None)
+    tape = kind(cuda=card is not None)
     tape.doing = "cuBLAS workspace"
     workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
     layers = Layers(tape, architecture, plan)

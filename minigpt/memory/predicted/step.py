@@ -18,7 +18,7 @@ kilobytes that position bookkeeping allocates. Pure Python: this imports no torc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.collector import at_rest
@@ -44,9 +44,12 @@ def predict(model, plan: TrainingPlan) -> StepMemory:
 
 
 @at_rest()
-def run(model, plan: TrainingPlan, finish: Callable[[Tape, int], Result]) -> Result:
-    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive."""
-    began = start(model, plan)
+def run(model, plan: TrainingPlan, finish: Callable[[Any, int], Result], kind: type[Tape] = Tape) -> Result:
+    """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive.
+
+    ``kind``: the class of the tape, for one that notes more.
+    """
+    began = start(model, plan, kind)
     refuse(began.architecture, plan)
     architecture, tape, layers, optimizer, *_ = began
     if plan.optimizer_in_backward:
