@@ -122,7 +122,7 @@ def test_a_packed_notebook_runs_anywhere(tiny, stranger, tmp_path_factory):
 @pytest.mark.slow
 def test_the_first_lesson_runs_anywhere(stranger, tmp_path):
     lesson = min(ROOT.glob("lessons/*.ipynb"))
-    notebook = colab.carry(nbformat.read(lesson, as_version=4), colab.wheel(ROOT), settings.pins(ROOT))
+    notebook = colab.carry(nbformat.read(lesson, as_version=4), colab.wheel(ROOT), settings.pins(ROOT), lesson.parent)
     nbformat.write(notebook, tmp_path / lesson.name)
     ran = execute(stranger, tmp_path / lesson.name)
     assert all(cell.execution_count for cell in ran.cells if cell.cell_type == "code")

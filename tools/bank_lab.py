@@ -21,6 +21,7 @@ import nbformat
 from minigpt.checks import Points, Wrong
 from tools import ROOT, settings
 from tools.build import convert, release
+from tools.figures import Figures
 from tools.glossary import Linker
 from tools.links import Neighbours
 from tools.texts import Document, read
@@ -45,7 +46,7 @@ class Lab:
     def __init__(self, path: Path, root: Path = ROOT) -> None:
         text = read(Document(path.relative_to(root)), root, settings.pins(root))
         alone = Neighbours({text.document: text.ledger["title"]}, index=False)
-        source = convert(text, root, alone, Linker([]), settings.repository(root), settings.pins(root))
+        source = convert(text, root, alone, Linker([]), Figures(), settings.repository(root), settings.pins(root))
         self.name = path.stem
         self.cells = nbformat.reads(source, as_version=4).cells
         student = nbformat.reads(release({self.name: source})[self.name], as_version=4).cells

@@ -1,4 +1,4 @@
-"""Make the notebooks from their text: content/*.md -> index, lessons/, solutions/, (nbgrader) labs/.
+"""Make the notebooks from their text: content/*.md -> index, lessons/ and figures, solutions/, (nbgrader) labs/.
 
     python -m tools.build            write what changed
     python -m tools.build --check    write nothing; list what is stale and exit with 1
@@ -23,7 +23,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from tools import ROOT, cells, glossary, index, opening, prose, settings, write_whole
+from tools import ROOT, cells, figures, glossary, index, opening, prose, settings, write_whole
 from tools.links import Neighbours
 from tools.texts import Text, documents, read
 
@@ -35,7 +35,7 @@ KERNEL = {
 
 
 def build(root: Path) -> dict[str, str]:
-    """Every generated notebook of the course in ``root``, as text, by its path relative to ``root``.
+    """Every notebook and figure that the course in ``root`` generates, as text, by its path relative to ``root``.
 
     Raises ValueError naming the file for a text that breaks a rule.
     """
@@ -49,10 +49,10 @@ def build(root: Path) -> dict[str, str]:
     with _named(GLOSSARY):
         opening_words, terms = glossary.parse(_glossary(root))
         linker = glossary.Linker(terms)
-    notebooks = {}
+    notebooks, drawn = {}, figures.Figures()
     for text in texts:
         with _named(text.document.path):
-            notebooks[text.document.notebook] = convert(text, root, around, linker, address, versions)
+            notebooks[text.document.notebook] = convert(text, root, around, linker, drawn, address, versions)
     labs = {Path(path).stem: text for path, text in notebooks.items() if path.startswith("solutions/")}
     _refuse_strays(root)
     student = release(labs)
@@ -69,17 +69,21 @@ def build(root: Path) -> dict[str, str]:
         if made := index.make(root, notebooks):
             page, ledger = made
             notebooks[index.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
-    return notebooks
+    return notebooks | drawn.files
 
 
-def convert(text: Text, root: Path, around: Neighbours, linker, address: str | None, versions: dict[str, str]) -> str:
-    """One text -> one notebook, as text; for a lab, the instructor's version."""
+def convert(
+    text: Text, root: Path, around: Neighbours, linker, drawn: figures.Figures, address: str | None,
+    versions: dict[str, str],
+) -> str:  # fmt: skip
+    """One text -> one notebook, as text; for a lab, the instructor's version. ``drawn`` takes the figures it shows."""
     document, name = text.document, text.document.path.stem
     body = cells.expand(text.cells, name, graded=document.is_lab)
     if any(cell.cell_type == "markdown" and re.match(r"# ", cell.source) for cell in body):
         raise ValueError("a heading with one #; the title comes from the front matter, so start with ##")
     markdown = [cell for cell in body if cell.cell_type == "markdown"]
-    words = prose.filled([cell.source for cell in markdown], text.source, root / document.numbers)
+    offered = {"figure": drawn.on(document.page)}
+    words = prose.filled([cell.source for cell in markdown], text.source, root / document.numbers, offered)
     words = linker.linked(around.linked(document, words), document.page)
     for cell, source in zip(markdown, words, strict=True):
         cell.source = source
@@ -151,8 +155,8 @@ def _refuse_strays(root: Path) -> None:
 
 
 def stale(root: Path, notebooks: dict[str, str]) -> list[str]:
-    """The notebooks that are missing, differ from their text, or have no text."""
-    places = (index.PAGE, "lessons/*.ipynb", "solutions/*/*.ipynb", "labs/*/*.ipynb")
+    """The notebooks and figures that are missing, differ from their text, or have no text."""
+    places = (index.PAGE, "lessons/*.ipynb", f"{figures.FOLDER}/*.svg", "solutions/*/*.ipynb", "labs/*/*.ipynb")
     existing = [path for place in places for path in root.glob(place)]
     paths = {path.relative_to(root).as_posix() for path in existing} | set(notebooks)
     return sorted(path for path in paths if _read(root / path) != notebooks.get(path))
@@ -162,7 +166,8 @@ def walls(notebooks: dict[str, str]) -> list[str]:
     """What the readers' notebooks show in code cells that are longer than they should be, a sentence per notebook."""
     said = []
     for path, text in notebooks.items():
-        found = [] if path.startswith("solutions/") else cells.long(nbformat.reads(text, as_version=4).cells)
+        shown = path.endswith(".ipynb") and not path.startswith("solutions/")
+        found = cells.long(nbformat.reads(text, as_version=4).cells) if shown else []
         if found:
             said.append(f"{path} shows more than {cells.MAX_SHOWN} lines in {'; '.join(found)}")
     return said + ["(fold such a cell with the tag hide-input, split it, or move it into the package)"] * bool(said)
@@ -175,6 +180,8 @@ def _read(path: Path) -> str | None:
 def _replaceable(path: Path) -> bool:
     """Whether nothing is lost with the file: it is missing, or as some build wrote it and never run."""
     try:
+        if path.suffix == ".svg":
+            return figures.is_made(path)
         found = nbformat.read(path, as_version=4)
         run = any(cell.get("outputs") or cell.get("execution_count") for cell in found.cells)
         return found.metadata["ledger"].get("source") is not None and not run
@@ -223,7 +230,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         print(sentence)
     for path in changes:
         print(f"{'wrote' if path in notebooks else 'removed'} {path}")
-    print(f"{len(notebooks)} notebooks, {len(changes)} changed")
+    drawn = sum(path.endswith(".svg") for path in notebooks)
+    print(f"{len(notebooks) - drawn} notebooks, {drawn} figures, {len(changes)} changed")
     return 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import nbformat
 from flit_core import buildapi
 
-from tools import ROOT, links, opening, settings, write_whole
+from tools import ROOT, figures, links, opening, settings, write_whole
 from tools.build import write
 
 EPOCH = "315532800"  # 1980-01-01, the oldest date a zip file knows: the same package gives the same bytes
@@ -37,8 +37,8 @@ def wheel(root: Path) -> bytes:
             del os.environ["SOURCE_DATE_EPOCH"]
 
 
-def carry(notebook, package: bytes, versions: dict[str, str]):
-    """A notebook of the build, with its two opening cells replaced by ones that need no repository."""
+def carry(notebook, package: bytes, versions: dict[str, str], folder: Path):
+    """A notebook of the build that lies in ``folder``, with its figures inside and two opening cells of its own."""
     ledger = notebook.metadata["ledger"]
     text = base64.encodebytes(package).decode().strip()  # 76 characters a line
     cells = {
@@ -48,7 +48,7 @@ def carry(notebook, package: bytes, versions: dict[str, str]):
     notebook.cells = [cells.get(cell.id, cell) for cell in notebook.cells if cell.id != "next"]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = links.unlinked(cell.source)  # there is nothing beside it
+            cell.source = figures.carried(links.unlinked(cell.source), folder)  # there is nothing beside it
     return notebook
 
 
@@ -62,7 +62,7 @@ def pack(root: Path) -> list[Path]:
     for source in sources:
         written.append(root / "build" / "colab" / source.name)
         try:
-            packed = write(carry(nbformat.read(source, as_version=4), package, versions))
+            packed = write(carry(nbformat.read(source, as_version=4), package, versions, source.parent))
         except Exception as error:  # nbformat raises many kinds, and a ledger may hold anything
             problem = " ".join(str(error).split())[:200]
             raise ValueError(f"{source} is not a notebook of the build: {type(error).__name__}: {problem}") from None

@@ -22,6 +22,8 @@ from nbconvert.exporters.html import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
+from tools.figures import data_address
+
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
 STYLE = """
@@ -193,9 +195,15 @@ def frame(soup: BeautifulSoup, version: str, links: list[tuple[str, str]]) -> No
         body.insert(place, bar)
 
 
-def offline(page: str) -> BeautifulSoup:
-    """An exporter's page without anything that is fetched or run, in the course's style."""
+def offline(page: str, folder: Path | None = None) -> BeautifulSoup:
+    """An exporter's page without anything that is fetched or run, in the course's style.
+
+    A picture that is a file below ``folder`` comes into the page.
+    """
     soup = BeautifulSoup(page, features="html.parser")
+    for picture in soup.find_all("img", src=re.compile(r"^[^:]+\.svg$")):
+        if folder and (file := folder / unquote(str(picture["src"]))).exists():
+            picture["src"] = data_address(file)
     for script in soup(["script", "link"]):
         script.decompose()
     for picture in soup.find_all("img", src=lambda src: not str(src).startswith("data:")):
@@ -228,7 +236,7 @@ def to_html(
     if version == "instructor":
         for_students(content.cells)
     page, _ = OfflineExporter().from_notebook_node(content)
-    soup = offline(page)
+    soup = offline(page, (source or notebook).parent)
     fold(soup)
     relink(soup, source or notebook, output, {*(names or [])})
     frame(soup, version, neighbours(notebook.stem, names, report) if names else [])

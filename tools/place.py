@@ -17,12 +17,13 @@ import hashlib
 import json
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import nbformat
 
 from minigpt.place import WORK
 from tools import ROOT, write_whole
+from tools.figures import FOLDER
 
 RECORD = ".given.json"
 SETTINGS = Path(__file__).resolve().parent / "lab"
@@ -40,15 +41,16 @@ def fill(root: Path) -> list[str]:
     work, given = root / WORK, read_record(root)
     if work.exists() and not work.is_dir():
         raise ValueError(f"{WORK} is a file; it must be a folder, or nothing: move it away")
-    copies = sorted([*root.glob("index.ipynb"), *root.glob("lessons/*.ipynb"), *root.glob("labs/lab*/*.ipynb")])
-    if not copies:
+    notebooks = [*root.glob("index.ipynb"), *root.glob("lessons/*.ipynb"), *root.glob("labs/lab*/*.ipynb")]
+    copies = sorted([*notebooks, *root.glob(f"{FOLDER}/*.svg")])
+    if not notebooks:
         raise ValueError(f"no notebooks in lessons/ or labs/ of {root}; make them with: make notebooks")
     said, made, refreshed = [], 0, 0
     for source in copies:
         name, new = source.relative_to(root).as_posix(), source.read_bytes()
         target, was, now = work / name, given.get(name), digest(new)
         there = digest(target.read_bytes()) if target.exists() else None
-        if executed(source):  # what somebody did there is theirs, and no version of the course
+        if source in notebooks and executed(source):  # what somebody did there is theirs, and no version of the course
             said.append(f"{name} was run in the course's own folder: `git checkout -- {name}` gives back the course's")
             made += put(target, new) if there is None else 0
             continue
@@ -62,7 +64,7 @@ def fill(root: Path) -> list[str]:
     write_whole(work / RECORD, json.dumps(given, indent=1, sort_keys=True) + "\n")
     (work / "readings").mkdir(exist_ok=True)
     counts = [f"{n} {what}" for n, what in ((made, "copied"), (refreshed, "brought up to date")) if n]
-    return [f"{WORK}/: {len(copies)} notebooks, {', '.join(counts) or 'all there already'}.", *said]
+    return [f"{WORK}/: {len(notebooks)} notebooks, {', '.join(counts) or 'all there already'}.", *said]
 
 
 def put(path: Path, content: bytes) -> bool:
@@ -72,7 +74,7 @@ def put(path: Path, content: bytes) -> bool:
 
 def put_beside(work: Path, name: str, new: bytes, given: dict[str, str]) -> str:
     """The course's new version of a file that is the student's, beside it; the sentence that says so."""
-    beside = name.removesuffix(".ipynb") + ".new.ipynb"
+    beside = PurePosixPath(name).with_suffix(f".new{PurePosixPath(name).suffix}").as_posix()
     path = work / beside
     if path.exists() and digest(path.read_bytes()) != given.get(beside):
         return f"{WORK}/{name} and {beside} are yours and stay as they are; the course's new version is {name}"

@@ -1,0 +1,24 @@
+"""Drawn figures: what flows, what lies where, and when. Made by code, so that their bytes are the package's.
+
+Each is a function that returns a ``Figure`` (SVG, alt text); ``FIGURES`` has them by the name that lessons use:
+``[[ figure("llama-block") ]]``. The build writes them to lessons/figures/.
+"""
+
+from minigpt.memory.figures.blocks import llama_block, llama_block_saved, minigpt_block
+from minigpt.memory.figures.card import card_ledger
+from minigpt.memory.figures.lora import lora
+from minigpt.memory.figures.nf4 import nf4
+from minigpt.memory.figures.step import step_life
+from minigpt.memory.figures.svg import Figure
+
+FIGURES = {
+    "llama-block": llama_block,
+    "llama-block-saved": llama_block_saved,
+    "minigpt-block": minigpt_block,
+    "card-ledger": card_ledger,
+    "lora": lora,
+    "nf4": nf4,
+    "step-life": step_life,
+}
+
+__all__ = ["FIGURES", "Figure"]
