@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from functools import cache
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -13,11 +14,14 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from minigpt.memory import TrainingPlan, measure
+from minigpt.memory.families import KNOWN
 from minigpt.memory.figures import FIGURES
 from minigpt.memory.figures.svg import DARK, FILLS, LIGHT, contrast
 from minigpt.memory.units import gb, mb, readable
 from minigpt.model import GPTConfig
-from tools import ROOT, figures
+from tests.tiny_course import LESSON, cells
+from tools import ROOT, build, figures, place
+from tools.notebook_html import to_html
 
 SVG = "{http://www.w3.org/2000/svg}"
 every = pytest.mark.parametrize("name", FIGURES)
@@ -41,6 +45,21 @@ def test_a_llama_block_keeps_what_the_lesson_derives():
     expected = {f"4C = {4 * C:,}": 2, f"2C = {2 * C:,}": 8, f"2I = {2 * I:,}": 4, "not kept": 2}
     assert {words: said.count(words) for words in expected} == expected
     assert f"24C + 8I = {24 * C + 8 * I:,} bytes per token" in said
+    assert f"and {4 * (2 + 32)} more: 4 for each norm and each head" in said
+
+
+@pytest.mark.slow
+def test_a_llama_block_with_lora_keeps_what_the_meter_reads():
+    C, I, r = 4096, 11008, 8  # noqa: E741
+    said = words("llama-block-lora")
+    expected = {f"4C = {4 * C:,}": 8, f"2C = {2 * C:,}": 4, f"2I = {2 * I:,}": 3, f"4I = {4 * I:,}": 1, "not kept": 4}
+    assert {words: said.count(words) for words in expected} == expected
+    assert f"40C + 10I = {40 * C + 10 * I:,} bytes per token" in said
+    plan = TrainingPlan(batch=1, seq_len=64, precision="bf16", method="lora")
+    two, three = (measure(KNOWN["llama-7b"] | dict(num_hidden_layers=n), plan).ledger.activations for n in (2, 3))
+    rest = 4 * (2 + 32) + 7 * 4 * r
+    assert three - two == 64 * (40 * C + 10 * I + rest)
+    assert [text for text in said if text.startswith(f"and {rest} more: ")]
 
 
 def test_a_minigpt_block_keeps_what_the_meter_reads():
@@ -61,6 +80,7 @@ def test_the_shapes_of_a_llama_block_are_the_model_s():
     assert f"LLaMA-7B: C = {config.hidden_size:,}, I = {config.intermediate_size:,}, and 32 such blocks." in said
 
 
+@pytest.mark.slow
 def test_the_card_holds_what_the_meter_reads():
     step = measure("llama-7b", TrainingPlan(batch=4, seq_len=512, precision="bf16"))
     said = words("card-ledger")
@@ -235,6 +255,38 @@ def test_every_figure_is_shown_and_every_picture_is_there():
 def test_a_figure_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match=r"figure is 'lor'; allowed: llama-block, .*"):
         figures.Figures().on("lessons/01-x.ipynb")("lor")
+
+
+def test_a_figure_is_built_refreshed_and_never_over_somebody_s_drawing(course, capsys):
+    root = course(**{"lessons/01-tiny.md": LESSON + '\n[[ figure("lora") ]]\n'})
+    assert build.main([], root) == 0
+    path = root / "lessons/figures/lora.svg"
+    assert path.read_text() == drawn("lora").svg
+    sources = [cell.source for cell in cells(root, "lessons/01-tiny.ipynb").values()]
+    assert f"![{drawn('lora').alt}](figures/lora.svg)" in sources
+    path.write_text(path.read_text().replace("LoRA", "lora"))  # an older version of it
+    assert build.main(["--check"], root) == 1 and "stale: lessons/figures/lora.svg" in capsys.readouterr().err
+    assert build.main([], root) == 0 and path.read_text() == drawn("lora").svg
+    path.write_text("<svg/>")
+    assert build.main([], root) == 1 and "was run or made by hand" in capsys.readouterr().err
+
+
+def test_work_has_the_figures_and_pages_have_them_inside(course):
+    root = course(**{"lessons/01-tiny.md": LESSON + '\n[[ figure("lora") ]]\n'})
+    assert build.main([], root) == 0
+    place.fill(root)
+    copy = root / "work/lessons/figures/lora.svg"
+    assert copy.read_text() == drawn("lora").svg
+    copy.write_text("mine")
+    (root / "lessons/figures/lora.svg").write_text("<svg/>")
+    said = place.fill(root)
+    assert copy.read_text() == "mine" and (copy.parent / "lora.new.svg").read_text() == "<svg/>"
+    assert [sentence for sentence in said if "is yours and stays as it is" in sentence]
+    executed = root / "build/run/01-tiny.ipynb"
+    executed.parent.mkdir(parents=True)
+    shutil.copy(root / "lessons/01-tiny.ipynb", executed)
+    to_html(executed, root / "page.html", source=root / "lessons/01-tiny.ipynb")
+    assert "data:image/svg+xml;base64,PHN2Zy8+" in (root / "page.html").read_text()
 
 
 def test_a_picture_can_travel_inside_a_notebook(tmp_path):

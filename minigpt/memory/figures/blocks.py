@@ -18,10 +18,17 @@ from minigpt.model import GPTConfig
 WIDTH, SPINE, MIDDLE, COLUMNS = 640, 56, 350, (200, 350, 500)
 BOX, GAP = 46, 52  # heights: of a box, of an edge between two
 NANO = GPTConfig.preset("nano")
+COPY = "a float32 copy"
 LLAMA_EDGES = (
     ("x", "power"), ("length", "multiply attn_norm"), ("h", "linear q"), ("q", "attention"), ("k", "attention"),
     ("v", "attention"), ("y", "linear o"), ("x2", "power"), ("length2", "multiply mlp_norm"), ("h2", "linear gate"),
     ("gate", "silu"), ("silu", "multiply"), ("up", "multiply"), ("product", "linear down"),
+)  # fmt: skip
+LORA_EDGES = (
+    ("x", "power"), ("q.A", "linear q.A"), ("k.A", "linear k.A"), ("v.A", "linear v.A"), ("q", "attention"),
+    ("k", "attention"), ("v", "attention"), ("y", "attention"), ("o.A", "linear o.A"), ("x2", "power"),
+    ("gate.A", "linear gate.A"), ("gate", "silu"), ("up.A", "linear up.A"), ("silu", "multiply"), ("up", "multiply"),
+    ("product", "linear down.A"),
 )  # fmt: skip
 MINIGPT_EDGES = (
     ("x", "layer_norm attn_norm"), ("h", "linear q"), ("q", "attention"), ("k", "attention"), ("v", "attention"),
@@ -51,34 +58,49 @@ def llama_block() -> Figure:
 
 def llama_block_saved() -> Figure:
     """The same block in bfloat16, each edge with the bytes per token that backward needs."""
-    a, tokens = Architecture.of("llama-7b"), 2 * 512
-    rows = saved_by_block("llama-7b", TrainingPlan(batch=2, seq_len=512, precision="bf16"))
-    names = {"C": a.n_embd, "I": a.n_inner}
-    edges, total, rest = _edges(rows, LLAMA_EDGES, tokens, names)
+    notes = {"x": COPY, "length": "brought to length 1", "h": "one for all three", "h2": "one for both"}
+    notes |= {"x2": COPY, "length2": notes["length"]}
+    return _llama_kept(
+        "What one block of LLaMA-7B keeps for backward", "bfloat16; bytes per token, in symbols and counted",
+        TrainingPlan(batch=2, seq_len=512, precision="bf16"), LLAMA_EDGES, notes, dict.fromkeys("qk", "then turned"),
+        "4 for each norm and each head",
+        "One block of LLaMA-7B in bfloat16, with the bytes per token that each edge keeps for backward.",
+    )  # fmt: skip
+
+
+def llama_block_lora() -> Figure:
+    """The same with float32 adapters on all seven matrices: each keeps a copy of what it reads."""
+    plan = TrainingPlan(batch=2, seq_len=512, precision="bf16", method="lora")
+    notes = {"x": COPY, "x2": COPY, "o.A": COPY, "product": COPY, "h": COPY + " for each:", "h2": COPY + " for each:"}
+    inside = dict.fromkeys(("q", "k", "v", "o", "gate", "up", "down"), "W and B A") | {"norm": "frozen"}
+    return _llama_kept(
+        "LLaMA-7B's block, LoRA on its seven matrices", "bfloat16 base, float32 adapters; bytes per token", plan,
+        LORA_EDGES, notes, inside, f"4 for each norm and head, 4r for each adapter (r = {plan.rank})",
+        "One block of LLaMA-7B in bfloat16 with float32 adapters on its seven matrices, with the bytes per token that "
+        "each edge keeps: each adapter keeps a float32 copy of what it reads, and the 16-bit inputs are not kept.",
+    )  # fmt: skip
+
+
+def _llama_kept(
+    title: str, line: str, plan: TrainingPlan, named: Sequence[tuple[str, str]], notes: dict[str, str],
+    inside: dict[str, str], small: str, alt: str,
+) -> Figure:  # fmt: skip
+    """A block of LLaMA-7B under a plan. ``small`` says what the rest is that no edge shows."""
+    a = Architecture.of("llama-7b")
+    edges, total, rest = _edges(saved_by_block("llama-7b", plan), named, plan.tokens, {"C": a.n_embd, "I": a.n_inner})
     drawing = Drawing(WIDTH)
-    drawing.heading(
-        "What one block of LLaMA-7B keeps for backward", "bfloat16; bytes per token, in symbols and counted"
-    )
-    notes = {"x": "a float32 copy", "length": "brought to length 1", "h": "one for all three", "h2": "one for both"}
-    notes |= {"x2": notes["x"], "length2": notes["length"]}
-    inside = {"q": "then turned", "k": "then turned"}
+    drawing.heading(title, line)
     y = _draw(Flow(drawing, edges, notes, inside, "activations"), gated=True)
     C, I = (sum(n for n, name in map(_split, edges.values()) if name == letter) for letter in "CI")  # noqa: E741
-    assert rest == 4 * (2 + a.n_head)
-    y = _sum(drawing, y + 36, f"{C}C + {I}I = {total:,} bytes per token", f"C = {a.n_embd:,}, I = {a.n_inner:,}",
-         f"and {rest} more: 4 for each norm, and for each of {a.n_head} heads")  # fmt: skip
-    return drawing.finish(
-        y,
-        f"One block of LLaMA-7B in bfloat16, with the bytes per token that each edge keeps. {_told(edges)} "
-        f"What o and down put out is not kept. Together {C}C + {I}I = {total:,} bytes per token.",
-    )
+    together = f"{C}C + {I}I = {total:,} bytes per token"
+    y = _sum(drawing, y + 36, together, f"C = {a.n_embd:,}, I = {a.n_inner:,}", f"and {rest} more: {small}")
+    return drawing.finish(y, f"{alt} {_told(edges)} What o and down put out is not kept. Together {together}.")
 
 
 def minigpt_block() -> Figure:
     """MiniGPT's block in float32, in units of one residual stream, u = 4C bytes per token."""
-    C, tokens = NANO.n_embd, 16 * 256
-    rows = saved_by_block(NANO, TrainingPlan(batch=16, seq_len=256))
-    edges, total, rest = _edges(rows, MINIGPT_EDGES, tokens, {"u": 4 * C})
+    C, plan = NANO.n_embd, TrainingPlan(batch=16, seq_len=256)
+    edges, total, rest = _edges(saved_by_block(NANO, plan), MINIGPT_EDGES, plan.tokens, {"u": 4 * C})
     drawing = Drawing(WIDTH)
     drawing.heading(
         "What one block of MiniGPT keeps for backward", "float32; u = 4C bytes per token, and counted for nano"
@@ -129,11 +151,11 @@ def _split(words: str) -> tuple[int, str]:
 def _told(edges: dict[str, str]) -> str:
     """The edges in words."""
     said = {"x": "the input", "length": "brought to length 1", "h": "the norm's output", "y": "attention's result",
-            "x2": "the sum", "length2": "brought to length 1", "h2": "the second norm's output", "silu": "its SiLU",
-            "product": "what down reads"}  # fmt: skip
-    return (
-        "; ".join(f"{said.get(name, name)} {words.split(' = ')[0]}" for name, words in edges.items()).capitalize() + "."
-    )
+            "x2": "the sum", "length2": "brought to length 1", "h2": "the second norm's output",
+            "gate": "gate's output", "silu": "its SiLU", "up": "up's output", "product": "what down reads"}  # fmt: skip
+    names = [said.get(edge, edge.replace(".A", "'s adapter")) for edge in edges]
+    told = [f"{name} {words.split(' = ')[0]}" for name, words in zip(names, edges.values(), strict=True)]
+    return f"Kept: {'; '.join(told)}."
 
 
 def _sum(drawing: Drawing, y: float, total: str, sizes: str, rest: str) -> float:
@@ -182,10 +204,13 @@ class Flow:
         """An edge that goes to several boxes side by side; returns where these end."""
         across = self.down(MIDDLE, y, edge, arrow=False)
         self.drawing.line([(columns[0], across), (columns[-1], across)], arrow=False)
+        top = across + (18 if f"{names[0]}.A" not in self.edges else GAP + 4)
         for x, name in zip(columns, names, strict=True):
-            self.drawing.line([(x, across), (x, across + 18)])
-            self.box(x, across + 18 + BOX / 2, 116, name)
-        return across + 18 + BOX
+            self.drawing.line([(x, across), (x, top)])
+            if f"{name}.A" in self.edges:
+                self.drawing.chip(x, across + 26, self.edges[f"{name}.A"], self.fill)
+            self.box(x, top + BOX / 2, 116, name)
+        return top + BOX
 
     def branch(self, y: float, edge: str, inside: str) -> float:
         """From the residual stream to a norm; returns where that ends."""
@@ -241,7 +266,10 @@ def _draw(flow: Flow, gated: bool) -> float:
     y = flow.fan(y, COLUMNS, [letter + end for letter in "qkv"], "h")
     below = max(flow.down(x, y, edge) for x, edge in zip(COLUMNS, "qkv", strict=True))
     flow.box(MIDDLE, below + BOX / 2, 416, "attention")
-    first = flow.back(flow.down(MIDDLE, below + BOX, "y"), "o" + end, "o")
+    copied = "o.A" in flow.edges
+    y = flow.down(MIDDLE, below + BOX, "y", arrow=not copied)
+    y = flow.down(MIDDLE, y, "o.A") if copied else y
+    first = flow.back(y, "o" + end, "o")
     y = flow.branch(first + BOX + 34, "x2", "length2")
     last = flow.back((flow.gated if gated else flow.plain)(y), "down" + end, "down")
     for start, stop in ((top - 10, first - 13), (first + 13, last - 13), (last + 13, last + 48)):
