@@ -50,7 +50,7 @@ details + * { margin-top: 1em; }
 details > summary { cursor: pointer; }
 details { margin: 0 0 .8rem; }
 details.ledger-folded { border: 1px solid #dde2e7; padding: .3rem .6rem; flex: 1 1 auto; min-width: 0; }
-img { max-width: 100%; }
+img { max-width: 100%; color-scheme: light; }
 """
 VERSIONS = {
     "lesson": "A lesson, executed.",
