@@ -3,6 +3,7 @@
 from math import log
 from statistics import NormalDist
 
+from minigpt.lora import adapter_parameters
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.units import GB
 from minigpt.model import GPTConfig
@@ -20,6 +21,8 @@ inner = sum(abs(value * edge) < NormalDist().inv_cdf(0.75) for value in derive_c
 llama = Architecture.of("llama-7b")
 P, matrices = llama.linear_parameters, sum(t.kind == "linear" for t in llama.tensors())
 rest = llama.parameters - P
+N_64 = adapter_parameters("llama-7b", 64, "all-linear")
+assert P // 2 + rest + N_64 == 3660320768  # as qlora.py printed it
 plain_bits, nested_bits = 4 + 32 / 64, 4 + 8 / 64 + 32 / (64 * 256)
 plain, nested = P // 2 + 4 * P // 64, P // 2 + P // 64 + 4 * P // (64 * 256) + 4 * matrices
 saved = plain - nested
