@@ -1,7 +1,7 @@
 """What an optimizer keeps from step to step, and what its update makes on the way.
 
     adamw           two moments in the weight's dtype and a float32 step count per tensor; regimes with a float32 update
-                    have minigpt.precision's own: float32 moments, a master copy, a second gradient
+                    have minigpt.optim's own: float32 moments, a master copy, a second gradient
     kahan_adamw     two moments and what rounding took away, in the weight's dtype
     adamw8bit       bitsandbytes: two moments, each one byte per element plus one float32 scale per 256, and a table
                     for each; float32 under 4,096 elements. "paged" is the same bytes: on a CPU nothing is paged
@@ -131,7 +131,7 @@ class Optimizer:
         kind, regime = self.plan.optimizer, self.plan.regime
         if kind == "kahan_adamw":
             Storage(self.tape, self._moment(value))  # the root, scaled in place
-        elif kind == "adamw":  # minigpt.precision.MasterAdamW: what needs a cast, the root, the root scaled
+        elif kind == "adamw":  # minigpt.optim.MasterAdamW: what needs a cast, the root, the root scaled
             casts = (regime.gradients == 2) + (not regime.master)
             made = [Storage(self.tape, self._moment(value)) for _ in range(2 + casts)]
             del made
