@@ -2,6 +2,7 @@
 
 adamw, kahan_adamw, sgd             minigpt.optim (torch's AdamW unless weights need another), torch.optim.SGD
 adamw8bit, paged_..., lion...       bitsandbytes.optim, as ``optim="paged_adamw_8bit"`` and the like ask for them
+galore                              minigpt.optim, on the matrices that adapters would have
 adafactor                           transformers.optimization.Adafactor, as ``optim="adafactor"`` asks for it
 """
 
@@ -11,30 +12,37 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from minigpt.memory.measured.adapters import target_weights
 from minigpt.memory.plan import TrainingPlan
-from minigpt.optim import InBackward, KahanAdamW, adamw
+from minigpt.optim import GaLoreAdamW, InBackward, KahanAdamW, adamw
 
-LR = 1e-4
+LR, GAP = 1e-4, 200
 
 
 def make_optimizer(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer | InBackward:
     """The plan's optimizer over the parameters that take a gradient; with ``optimizer_in_backward`` one for each."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    projected = {id(weight) for weight in target_weights(module, plan)} if plan.optimizer == "galore" else set()
     if plan.optimizer_in_backward:
         if plan.accumulation > 1:
             raise ValueError(
                 f"accumulation is {plan.accumulation}; with optimizer_in_backward every backward is a step: allowed: 1"
             )
-        return InBackward(trained, lambda parameters: _make(parameters, plan))
-    return _make(trained, plan)
+        return InBackward(trained, lambda parameters: _make(parameters, plan, projected))
+    return _make(trained, plan, projected)
 
 
-def _make(trained: list[nn.Parameter], plan: TrainingPlan) -> torch.optim.Optimizer:
+def _make(trained: list[nn.Parameter], plan: TrainingPlan, projected: set[int]) -> torch.optim.Optimizer:
     loops = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
     loop = loops[plan.optimizer_loop]
     kind = plan.optimizer
     if kind == "adamw":
         return adamw(trained, plan.precision, lr=LR, **loop)
+    if kind == "galore":
+        matrices = dict(params=[p for p in trained if id(p) in projected], rank=plan.rank)
+        others = dict(params=[p for p in trained if id(p) not in projected])
+        matrices["update_proj_gap"] = 1 if plan.step == "refresh" else GAP
+        return GaLoreAdamW([group for group in (matrices, others) if group["params"]], lr=LR)
     if kind == "kahan_adamw":
         return KahanAdamW(trained, lr=LR)
     if kind in ("sgd", "sgd_momentum"):
