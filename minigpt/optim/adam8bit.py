@@ -9,8 +9,8 @@ largest rounds to zero, and m / (sqrt(0) + eps) would throw the weight away. Rou
 next v is (1 - b2) g^2.
 
 Bytes of state per parameter: 2 * (1 + 4/256) = 2.03125, and two maps of 1 KiB for each optimizer. A tensor of fewer
-than 4,096 elements keeps float32: norms and biases are few, and matter much. With LoRA that is what many adapters are,
-and what is left to save is little: m and v exist for trained parameters only.
+than 4,096 elements keeps float32: norms and biases are few, and matter much. With LoRA there is little to save: m and v
+exist for trained parameters only.
 
 Source: Dettmers et al. 2021, arXiv 2110.02861; bytes and rules are those of bitsandbytes 0.50 (``optim.AdamW8bit``).
 NaN and infinity in a gradient are refused, while bitsandbytes skips the element on CUDA and spoils its block on a CPU.
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from minigpt.optim.adam import adam_step
-from minigpt.optim.blockwise import dequantize, dynamic_map, linear_map, quantize
+from minigpt.optim.blockwise import BLOCK, dequantize, dynamic_map, linear_map, quantize
 from minigpt.optim.one_by_one import OneByOne
 from minigpt.values import check_choice
 
@@ -83,6 +83,6 @@ class AdamW8bit(OneByOne):
         dtype = torch.float32 if small else torch.uint8
         kept: dict = {"step": 0, "m": torch.zeros_like(p, dtype=dtype), "v": torch.zeros_like(p, dtype=dtype)}
         if not small:
-            blocks = -(-p.numel() // 256)
+            blocks = -(-p.numel() // BLOCK)
             kept |= {f"{name}_absmax": torch.zeros(blocks, device=p.device) for name in ("m", "v")}
         return kept
