@@ -30,7 +30,8 @@ from tqdm import tqdm
 
 from minigpt.data import Batch
 from minigpt.model import IGNORE
-from minigpt.precision import adamw, autocast, check_precision, weight_dtype
+from minigpt.optim import adamw
+from minigpt.precision import autocast, check_precision, weight_dtype
 from minigpt.values import check_choice, check_counts, is_number
 
 # Numbers under 1e-38 cost a CPU up to a hundred times more than others: take them as 0. This is set on import, since a

@@ -9,7 +9,7 @@ from minigpt.memory import MemoryMeter, TrainingPlan, describe, measure_evaluati
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure
 from minigpt.model import GPTConfig
-from minigpt.precision import KahanAdamW
+from minigpt.optim import KahanAdamW
 from tools.models import gpt2, llama
 
 pytestmark = pytest.mark.usefixtures("quick_and_quiet")

@@ -14,6 +14,7 @@ from minigpt import nf4, scales
 from minigpt.lora import inject
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import GPT, GPTConfig
+from minigpt.optim import blockwise
 
 logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)  # it reports a kernel that only inference would use
 with warnings.catch_warnings():  # torch's own, when bitsandbytes makes it load its compiler
@@ -54,7 +55,7 @@ def test_the_tables_do_not_depend_on_where_they_are_first_made():
 
     expected = scales.dynamic_map()
     for context in (FakeTensorMode(), torch.device("meta")):
-        scales._dynamic_values.cache_clear()
+        blockwise._dynamic_values.cache_clear()
         with context:
             scales.dynamic_map()
         assert scales.dynamic_map().equal(expected)

@@ -157,7 +157,8 @@ SOME = ("llama-grouped", "llama-tied", "gpt2")
 
 def word_cases() -> dict[str, list[Case]]:
     """The newer words of the plan, each with what it goes together with."""
-    optimizers, steps = one_of("optimizer", ALLOWED["optimizer"]), one_of("step", ALLOWED["step"])
+    others = [name for name in ALLOWED["optimizer"] if name != "galore"]
+    optimizers, steps = one_of("optimizer", others), one_of("step", ("steady", "first", "resumed"))
     libraries = cross(
         one_of("name", ("llama-grouped", "qwen3-wide-heads")),
         [dict(library=library, method=method) for library, methods in RECIPES.items() for method in methods],
@@ -168,6 +169,7 @@ def word_cases() -> dict[str, list[Case]]:
             *each(["llama-grouped"], cross(optimizers, steps, [{}, BF16])),
             *each(["gpt2", "minigpt"], cross(optimizers, steps[:2], [LORA])),
         ],
+        "words: GaLore": _galore(),
         "words: autocast over 16 bits": _autocast(),
         "words: dropout": _dropout(),
         "words: padded and packed": each(
@@ -203,6 +205,18 @@ def word_cases() -> dict[str, list[Case]]:
             for words in libraries
         ],
     }  # fmt: skip
+
+
+def _galore() -> list[Case]:
+    """Few tokens, where the optimizer's step is the peak; and as many as elsewhere, with the update in backward."""
+    steps, backward = one_of("step", ALLOWED["step"]), [{}, dict(optimizer_in_backward=True)]
+    ways: list[Words] = [{}, FEW, dict(BF16, **FEW), dict(rank=16, targets="q,v", **FEW)]
+    more: list[Words] = [MIXED, dict(BF16, **CHECKPOINTED), dict(accumulation=2), dict(zero_grad="in_place")]
+    own = dict(optimizer="galore")
+    return [
+        *each(("minigpt", "llama-grouped"), cross([own], ways, steps, backward) + cross([own], more, steps[::3])),
+        *each(("gpt2", "gemma2", "opt"), cross([own], ways[1:3], steps, backward)),
+    ]
 
 
 def _losses() -> list[Case]:

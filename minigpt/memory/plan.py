@@ -70,6 +70,7 @@ ALLOWED = {
         "lion8bit",
         "paged_lion",
         "paged_lion8bit",
+        "galore",
     ),
     "optimizer_loop": ("foreach", "single", "fused"),
     "attention": ("sdpa", "eager"),
@@ -77,7 +78,7 @@ ALLOWED = {
     "loss": ("model", "shifted", "chunked", "fused", "trl"),
     "sequences": ("plain", "padded", "packed"),
     "zero_grad": ("before_forward", "before_backward", "in_place"),
-    "step": ("steady", "first", "resumed"),
+    "step": ("steady", "first", "resumed", "refresh"),
     "checkpointing": ("none", "full", "reentrant"),
 }
 
@@ -116,7 +117,7 @@ class TrainingPlan:
     method: str = _says("full", "what is trained: everything, or adapters on a frozen base ('lora', 'qlora')")
     precision: str = _says("fp32", "dtypes of weights, gradients and moments; with adapters, the base's")
     autocast: bool = _says(False, "the forward runs under torch.autocast, whatever the weights are: Trainer(bf16=True)")
-    rank: int = _says(8, "r of the adapters")
+    rank: int = _says(8, "r of the adapters, or of GaLore's projections")
     targets: str = _says("all-linear", "which matrices get one: all of the blocks', or names such as 'q,v'")
     variant: str = _says(
         "lora", "the adapters' formula: 'rslora' scales by 1 / sqrt(rank), 'dora' learns each row's length"
@@ -133,7 +134,10 @@ class TrainingPlan:
     optimizer_loop: str = _says("foreach", "AdamW's inner loop: torch takes 'foreach' on a GPU, 'single' on a CPU")
     optimizer_in_backward: bool = _says(False, "each gradient is used and freed as soon as it is there")
     zero_grad: str = _says("before_forward", "when gradients die; 'in_place': never (set_to_none=False)")
-    step: str = _says("steady", "'first': the optimizer's state is born in it; 'resumed': loaded from a checkpoint")
+    step: str = _says(
+        "steady",
+        "'first': the optimizer's state is born in it; 'resumed': loaded from a file; 'refresh': GaLore projects anew",
+    )
     sequences: str = _says(
         "plain", "'padded': a mask with a zero in it; 'packed': several in a row, told by position ids"
     )
@@ -188,6 +192,12 @@ class TrainingPlan:
         """Raise ValueError for values that are allowed one by one and not together."""
         if self.precision in UPDATED_IN_FLOAT32 and self.optimizer != "adamw":
             raise ValueError(f"optimizer is {self.optimizer!r}; with precision {self.precision!r} allowed: adamw")
+        if self.optimizer == "galore" and self.method != "full":
+            raise ValueError(f"optimizer is 'galore'; with method {self.method!r} there is nothing left to project")
+        if self.optimizer == "galore" and "head" in self.targets.split(","):
+            raise ValueError(f"targets is {self.targets!r}; GaLore projects matrices of the blocks, not the head")
+        if self.step == "refresh" and self.optimizer != "galore":
+            raise ValueError(f"step is 'refresh'; with optimizer {self.optimizer!r} allowed: steady, first, resumed")
         if self.autocast and self.precision in FLOAT32_WEIGHTS:
             other = "bf16-autocast" if self.precision == "fp32" else self.precision
             raise ValueError(f"autocast is True; over float32 weights that is precision {other!r}, with autocast False")
@@ -222,11 +232,17 @@ class TrainingPlan:
 
     def target_names(self, architecture) -> set[str]:
         """The matrices that get an adapter. Raises ValueError for one that the architecture has not."""
-        if self.method == "full":
-            return set()
+        return set() if self.method == "full" else self._matrices(architecture, "head")
+
+    def projected_names(self, architecture) -> set[str]:
+        """The matrices whose gradient GaLore projects. Raises ValueError for one that the architecture has not."""
+        return self._matrices(architecture) if self.optimizer == "galore" else set()
+
+    def _matrices(self, architecture, *others: str) -> set[str]:
+        """The plan's targets by name: matrices of the blocks, and ``others``. The rank must fit them all."""
         shapes = {t.name: t.shape for i in architecture.kinds_of_block() for t in architecture.block_tensors(i)
                   if t.kind == "linear"}  # fmt: skip
-        asked, names = set(self.targets.split(",")), {*shapes, "head"}
+        asked, names = set(self.targets.split(",")), {*shapes, *others}
         chosen = asked - {"all-linear"} | (set(shapes) if "all-linear" in asked else set())
         if not chosen <= names:
             wrong, right = ", ".join(sorted(chosen - names)), ", ".join(sorted(names))
@@ -253,6 +269,7 @@ def check_fit(architecture, plan: TrainingPlan) -> None:
     if plan.seq_len > architecture.context and has_learned_positions(architecture):
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}, and learned")
     plan.target_names(architecture)
+    plan.projected_names(architecture)
 
 
 def check_evaluation(

@@ -25,6 +25,7 @@ from minigpt.checks.comparing import show
 from minigpt.checks.naming import Hints
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.engine import layers
+from minigpt.optim import blockwise
 
 HINTS = {  # part of what an answer's error says: what it means here
     "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
@@ -45,7 +46,8 @@ class NoKernels(TorchDispatchMode):
 
 FOUR_BITS = (  # what knows about weights in 4 bits, besides the checks
     nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-    nf4.storage_bytes, layers.quantized_bytes, bnb.get_4bit_type, bnb.create_normal_map,
+    nf4.storage_bytes, blockwise.quantize, blockwise.dequantize, layers.quantized_bytes, bnb.get_4bit_type,
+    bnb.create_normal_map,
 )  # fmt: skip
 knows(*FOUR_BITS, guard=NoKernels)
 

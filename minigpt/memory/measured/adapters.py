@@ -122,6 +122,20 @@ def target_modules(model: nn.Module, head: nn.Module | None, plan: TrainingPlan)
     return "all-linear" if asked == ["all-linear"] else sorted(ends)
 
 
+def target_weights(model: nn.Module, plan: TrainingPlan) -> list[nn.Parameter]:
+    """What GaLore projects: the weights of the plan's targets in the blocks, which have a number in their names."""
+    from minigpt.model import GPT
+
+    head = model.lm_head if isinstance(model, GPT) else model.get_output_embeddings()  # type: ignore[operator]
+    ends = target_modules(model, head, plan)
+    return [
+        module.weight
+        for name, module in model.named_modules()
+        if _shape(module) and any(part.isdigit() for part in name.split("."))
+        if ends == "all-linear" or name.endswith(tuple(ends))
+    ]
+
+
 def _shape(module: nn.Module) -> tuple[int, int] | None:
     """(out, in) of a linear layer; transformers' Conv1D is one too."""
     if isinstance(module, nn.Linear):

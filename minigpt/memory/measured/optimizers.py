@@ -1,42 +1,48 @@
 """The plan's optimizer over a real model, from the library that has it, in transformers' Trainer's settings.
 
-adamw, kahan_adamw, sgd             minigpt.precision (torch's AdamW unless weights need another), torch.optim.SGD
+adamw, kahan_adamw, sgd             minigpt.optim (torch's AdamW unless weights need another), torch.optim.SGD
 adamw8bit, paged_..., lion...       bitsandbytes.optim, as ``optim="paged_adamw_8bit"`` and the like ask for them
+galore                              minigpt.optim, on the matrices that adapters would have
 adafactor                           transformers.optimization.Adafactor, as ``optim="adafactor"`` asks for it
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from minigpt.memory.measured.adapters import target_weights
 from minigpt.memory.plan import TrainingPlan
-from minigpt.precision import KahanAdamW, adamw
+from minigpt.optim import GaLoreAdamW, InBackward, KahanAdamW, adamw
 
-LR = 1e-4
+LR, GAP = 1e-4, 200
 
 
 def make_optimizer(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer | InBackward:
     """The plan's optimizer over the parameters that take a gradient; with ``optimizer_in_backward`` one for each."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    projected = {id(weight) for weight in target_weights(module, plan)} if plan.optimizer == "galore" else set()
     if plan.optimizer_in_backward:
         if plan.accumulation > 1:
             raise ValueError(
                 f"accumulation is {plan.accumulation}; with optimizer_in_backward every backward is a step: allowed: 1"
             )
-        return InBackward(trained, plan)
-    return _make(trained, plan)
+        return InBackward(trained, lambda parameters: _make(parameters, plan, projected))
+    return _make(trained, plan, projected)
 
 
-def _make(trained: list[nn.Parameter], plan: TrainingPlan) -> torch.optim.Optimizer:
+def _make(trained: list[nn.Parameter], plan: TrainingPlan, projected: set[int]) -> torch.optim.Optimizer:
     loops = {"foreach": dict(foreach=True), "single": dict(foreach=False), "fused": dict(fused=True)}
     loop = loops[plan.optimizer_loop]
     kind = plan.optimizer
     if kind == "adamw":
         return adamw(trained, plan.precision, lr=LR, **loop)
+    if kind == "galore":
+        matrices = dict(params=[p for p in trained if id(p) in projected], rank=plan.rank)
+        others = dict(params=[p for p in trained if id(p) not in projected])
+        matrices["update_proj_gap"] = 1 if plan.step == "refresh" else GAP
+        return GaLoreAdamW([group for group in (matrices, others) if group["params"]], lr=LR)
     if kind == "kahan_adamw":
         return KahanAdamW(trained, lr=LR)
     if kind in ("sgd", "sgd_momentum"):
@@ -60,47 +66,6 @@ def _bitsandbytes(trained: list[nn.Parameter], kind: str) -> torch.optim.Optimiz
     # The tables that 8-bit states are read with are computed from values; fake ones have their size.
     with mock.patch.object(functional, "create_dynamic_map", lambda *args, **options: torch.empty(256)):
         return make(trained, **options)
-
-
-class InBackward:
-    """An optimizer for each parameter, which runs as soon as the gradient is there, and frees it.
-
-    torch's own recipe ("How to save memory by fusing the optimizer step into the backward pass"), and torchtune's
-    ``optimizer_in_bwd``. The hooks live from ``attach`` to ``detach``.
-    """
-
-    def __init__(self, trained: list[nn.Parameter], plan: TrainingPlan) -> None:
-        self.optimizers = {parameter: _make([parameter], plan) for parameter in trained}
-        self._hooks: list = []
-
-    @property
-    def state(self) -> dict[torch.Tensor, dict[str, Any]]:
-        return {p: state for optimizer in self.optimizers.values() for p, state in optimizer.state.items()}
-
-    def attach(self) -> None:
-        self._hooks = [p.register_post_accumulate_grad_hook(self._update) for p in self.optimizers]
-
-    def detach(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _update(self, parameter: nn.Parameter) -> None:
-        self.optimizers[parameter].step()
-        self.optimizers[parameter].zero_grad()
-
-    def step(self) -> None:
-        """Done already."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none)
-
-    def state_dict(self) -> list[dict]:
-        return [optimizer.state_dict() for optimizer in self.optimizers.values()]
-
-    def load_state_dict(self, state: list[dict]) -> None:
-        for optimizer, part in zip(self.optimizers.values(), state, strict=True):
-            optimizer.load_state_dict(part)
 
 
 def resumed(

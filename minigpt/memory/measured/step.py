@@ -21,8 +21,9 @@ from minigpt.memory.measured.building import build
 from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.measured.models import base_of, half, vocabulary
-from minigpt.memory.measured.optimizers import InBackward, make_optimizer, resumed
+from minigpt.memory.measured.optimizers import make_optimizer, resumed
 from minigpt.memory.plan import TrainingPlan
+from minigpt.optim import InBackward
 from minigpt.values import check_choice
 
 DEVICES = ("fake", "cpu", "cuda")

@@ -1,12 +1,13 @@
 """What an optimizer keeps from step to step, and what its update makes on the way.
 
     adamw           two moments in the weight's dtype and a float32 step count per tensor; regimes with a float32 update
-                    have minigpt.precision's own: float32 moments, a master copy, a second gradient
+                    have minigpt.optim's own: float32 moments, a master copy, a second gradient
     kahan_adamw     two moments and what rounding took away, in the weight's dtype
     adamw8bit       bitsandbytes: two moments, each one byte per element plus one float32 scale per 256, and a table
                     for each; float32 under 4,096 elements. "paged" is the same bytes: on a CPU nothing is paged
     lion            one moment; sgd_momentum: one; sgd: none
     adafactor       transformers', which has a file of its own
+    galore          minigpt.optim's, which has one, too
 
 Left out: where a GPU's driver keeps what is paged.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, OPTIMIZER, Storage, Tape, Value
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predicted import adafactor
+from minigpt.memory.predicted import adafactor, galore
 
 STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
 LEAST_8BIT, BLOCK_8BIT, TABLE_8BIT = 4096, 256, 1024  # elements; elements; bytes
@@ -31,6 +32,7 @@ class Optimizer:
         self.tape, self.layers, self.plan = tape, layers, plan
         self.kept: dict[Value, list[Storage]] = {}
         self.tables: dict[Value | None, list[Storage]] = {}  # by the tensor, where each has an optimizer of its own
+        self.projected = self._projected() if plan.optimizer == "galore" else {}
         if "8bit" in plan.optimizer and not tape.cuda:  # the tables are made with the optimizer, on the CPU
             for value in layers.trained:
                 self._tables(value)
@@ -54,6 +56,10 @@ class Optimizer:
                 self._roots_one_by_one(values)
         elif kind == "adafactor":
             adafactor.update(self.tape, values, self.kept, self.plan.step == "resumed")
+        elif kind == "galore":
+            for value in sorted(values, key=lambda value: value not in self.projected):  # a group, then the other
+                rank = self.projected.get(value, 0)
+                galore.update(self.tape, value, rank, self.kept, self.plan.step in ("first", "refresh"))
         else:
             for value in values:  # each tensor's state, then its update
                 self.state([value])
@@ -67,6 +73,8 @@ class Optimizer:
             return self._eight_bit(value)
         if kind == "adafactor":
             return adafactor.state(self.tape, value, self.plan.step == "resumed")
+        if kind == "galore":
+            return galore.state(self.tape, value, self.projected.get(value, 0))
         own = ITEMSIZE[value.dtype] * value.numel
         if kind == "adamw" and self.plan.optimizer == "adamw":
             return self._adamw(value)
@@ -103,6 +111,15 @@ class Optimizer:
         if value.numel >= LEAST_8BIT and owner not in self.tables:
             self.tables[owner] = self._made([TABLE_8BIT] * self._moments)
 
+    def _projected(self) -> dict[Value, int]:
+        """GaLore's rank of each matrix that is projected."""
+        architecture, names = self.layers.architecture, self.plan.projected_names(self.layers.architecture)
+        tensors = [tensor for tensor in architecture.tensors() if tensor.name.startswith("blocks.")]
+        if any(tensor.kind == "experts" for tensor in tensors):
+            raise ValueError("optimizer is 'galore', which projects matrices; a mixture's experts are not covered")
+        chosen = [tensor.name for tensor in tensors if tensor.kind == "linear" and tensor.name.split(".")[-1] in names]
+        return {self.layers[name]: self.plan.rank for name in chosen}
+
     @property
     def _moments(self) -> int:
         """How many moments an 8-bit optimizer has: Lion one, AdamW two."""
@@ -131,7 +148,7 @@ class Optimizer:
         kind, regime = self.plan.optimizer, self.plan.regime
         if kind == "kahan_adamw":
             Storage(self.tape, self._moment(value))  # the root, scaled in place
-        elif kind == "adamw":  # minigpt.precision.MasterAdamW: what needs a cast, the root, the root scaled
+        elif kind == "adamw":  # minigpt.optim.MasterAdamW: what needs a cast, the root, the root scaled
             casts = (regime.gradients == 2) + (not regime.master)
             made = [Storage(self.tape, self._moment(value)) for _ in range(2 + casts)]
             del made

@@ -54,7 +54,7 @@ def run(model, plan: TrainingPlan, finish: Callable[[Any, int], Result], kind: t
     architecture, tape, layers, optimizer, *_ = began
     if plan.optimizer_in_backward:
         tape.hook = hook(optimizer)
-    elif plan.zero_grad != "before_forward" and plan.step == "steady":
+    elif plan.zero_grad != "before_forward" and plan.step in ("steady", "refresh"):
         _old_gradients(layers)
     tokens, targets, *given = make_batch(tape, plan)
     layers.positions = given[0] if plan.sequences == "packed" else None
