@@ -14,13 +14,16 @@ ifneq ($(wildcard $(READY)),)
 $(info PYTHON=$(PYTHON) is not used: .venv is set up. To set it up with another Python, first: make clean)
 endif
 endif
-.PHONY: help run test test-quick lint coverage lab check notebooks grade formgrader colab doctor base bench accuracy fuzz clean
+.PHONY: help run site test test-quick lint coverage lab check notebooks grade formgrader colab doctor base bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(READY) ## run lessons and labs and write build/report/index.html (ONLY="01 lab02" SOURCE=labs ARGS="-p NAME VALUE")
 	$(BIN)/python -m tools.run $(if $(ONLY),--only $(ONLY)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
+
+site: $(READY) ## write the executed course as a web site, build/site/index.html, running first what has not been run
+	$(BIN)/python -m tools.site $(ARGS)
 
 test: $(READY) ## run the tests, in two processes
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --durations=15 $(ARGS)

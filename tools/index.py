@@ -19,6 +19,7 @@ from nbformat.v4 import new_markdown_cell
 from tools import cells, prose
 
 TEXT, PAGE = "content/index.md", "index.ipynb"
+BUDGET = {"minutes": {"cpu": 1, "gpu": 1}, "memory_gb": {"ram": 2, "vram": 0}}  # `make run` makes its page
 
 
 def make(root: Path, notebooks: dict[str, str]) -> tuple[list, dict] | None:
@@ -45,7 +46,8 @@ def make(root: Path, notebooks: dict[str, str]) -> tuple[list, dict] | None:
         cell.source = filled
     if forgotten := [name for name in course.pages if name not in course.rows]:
         raise ValueError(f"the map has no row for {', '.join(forgotten)}")
-    return [new_markdown_cell(f"# {title}", id="title"), *body], {"kind": "index", "source": TEXT, "title": title}
+    ledger = {"kind": "index", "source": TEXT, "title": title, **BUDGET}
+    return [new_markdown_cell(f"# {title}", id="title"), *body], ledger
 
 
 class Map:

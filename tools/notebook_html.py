@@ -26,15 +26,17 @@ from tools.figures import data_address
 
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
-STYLE = """
-body.jp-Notebook { max-width: 70rem; margin: 0 auto; }
-.jp-RenderedMarkdown > :is(p, ul, ol, blockquote, details) { max-width: 52rem; }
-.jp-RenderedMarkdown > table { margin-left: 0; }
+FORMULAS = """
 math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", math; font-size: 1.1em; }
 math[display="block"] { margin: .7em 0; }
 mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
 .brace { padding-bottom: .25em; border-bottom: 1.5px solid currentcolor; }
+"""
+STYLE = """
+body.jp-Notebook { max-width: 70rem; margin: 0 auto; }
+.jp-RenderedMarkdown > :is(p, ul, ol, blockquote, details) { max-width: 52rem; }
+.jp-RenderedMarkdown > table { margin-left: 0; }
 details + * { margin-top: 1em; }
 .jp-RenderedMarkdown .highlight { margin-bottom: 1em; }
 @media (max-width: 50rem) {
@@ -213,7 +215,7 @@ def offline(page: str, folder: Path | None = None) -> BeautifulSoup:
     for sheet in soup("style"):
         sheet.string = re.sub(r"@font-face\s*{[^}]*}", "", sheet.get_text())  # nbgrader's lie in files beside its own
     style = soup.new_tag("style")
-    style.string = STYLE
+    style.string = FORMULAS + STYLE
     soup("head")[0].append(style)
     return soup
 

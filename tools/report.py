@@ -139,8 +139,8 @@ def code(text: str) -> Markup:
 
 
 def in_turn(names: list[str]) -> list[str]:
-    """Names of notebooks as they are read: a lesson, then the lab of its number."""
-    return sorted(names, key=lambda name: (name.split("-")[0].removeprefix("lab"), name.startswith("lab")))
+    """Names of notebooks as they are read: the map, then each lesson, and after it the lab of its number."""
+    return sorted(names, key=lambda n: (n != "index", n.split("-")[0].removeprefix("lab"), n.startswith("lab")))
 
 
 def rung(reading: Reading) -> tuple:

@@ -31,9 +31,9 @@ VERSIONS = {"solutions": "instructor", "labs": "student"}  # whose version of a 
 
 
 def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
-    """The notebooks to run, lessons first. Raises ValueError where there are none, or ``only`` names another."""
+    """The notebooks to run: map, lessons, labs. Raises ValueError where there are none, or ``only`` names another."""
     labs = sorted((root / source).glob("*/*.ipynb"))
-    paths = sorted((root / "lessons").glob("*.ipynb")) + labs
+    paths = [*root.glob("index.ipynb"), *sorted((root / "lessons").glob("*.ipynb")), *labs]
     if not paths:
         raise ValueError(f"no notebooks in lessons/ or {source}/ of {root}; make them with: make notebooks")
     chosen = []
