@@ -167,6 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{count} pages, every link in them followed; {len(elsewhere)} links lead to other sites, not followed.")
     for line in broken:
         print(f"site: {line}", file=sys.stderr)
+    shutil.rmtree(work)
     print(f"Site: {pages / 'index.html'}")
     return 1 if broken else code
 
