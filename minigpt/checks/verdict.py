@@ -19,7 +19,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from minigpt.checks import naming
+
 WIDTH = 100  # columns
+VAGUE = {  # ids that say too little for two of them to be one mistake
+    "differs", "too-many", "too-few", "wrong-type", "wrong-dtype", "wrong-shape", "missing", "refused", "not-refused",
+}  # fmt: skip
 
 
 class Wrong(AssertionError):
@@ -69,8 +74,9 @@ class Part:
     after: tuple[Part, ...]
 
     def judge(self) -> None:
-        for case in self.cases:
-            self.check(*self.answers, *case, **self.options)
+        with naming.part():
+            for case in self.cases:
+                self.check(*self.answers, *case, **self.options)
 
 
 Needs = Callable[[], Mapping[str, Part]]  # the earlier parts that a check leans on, by their names
@@ -100,13 +106,30 @@ def score(passed: str, *parts: Part, needs: Needs | None = None) -> Points | Non
     if not failed:
         print(f"Passed: {passed}")
         return None
-    ids, sentences = (dict.fromkeys(found) for found in zip(*_earlier(needs), *verdicts))
-    verdict = Wrong("+".join(ids), "\n".join(sentences))
+    verdict = _together([*_earlier(needs), *verdicts])
     earned = sum(each.points for each in parts if each not in failed)
     if not earned:
         raise verdict
     print(f"{earned:g} of {sum(each.points for each in parts):g} points\n{wrapped(str(verdict))}")
     return Points(earned, verdict)
+
+
+def _together(verdicts: list[tuple[str, str]]) -> Wrong:
+    """One verdict of several (id, sentence). A mistake that one part has named, the next does not tell again."""
+    ids, sentences, again = dict.fromkeys(id for id, _ in verdicts), [], 0
+    told: set[str] = set()
+    for id, sentence in verdicts:
+        mistakes = set(id.split("+"))
+        if sentence in sentences:
+            continue
+        if told >= mistakes and not any(id.startswith("raises-") or id in VAGUE for id in mistakes):
+            again += 1
+        else:
+            sentences.append(sentence)
+        told |= mistakes
+    if again:
+        sentences.append(f"{'Another case is' if again == 1 else f'{again} other cases are'} wrong in the same way.")
+    return Wrong("+".join(ids), "\n".join(sentences))
 
 
 def _earlier(needs: Needs | None) -> list[tuple[str, str]]:
@@ -139,8 +162,7 @@ def judging(sentence: str, needs: Needs | None = None) -> Iterator[None]:
     else:
         passed(sentence)
         return
-    ids, sentences = zip(*_earlier(needs), (verdict.id, str(verdict)))
-    raise Wrong("+".join(ids), "\n".join(sentences))
+    raise _together([*_earlier(needs), (verdict.id, str(verdict))])
 
 
 def passed(what: str) -> None:

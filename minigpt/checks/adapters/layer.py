@@ -235,8 +235,8 @@ def _draws(draws: list[Tensor]) -> None:
     if abs(spread / bound - math.sqrt(6)) < 0.1:
         raise Wrong("kaiming-without-a", f"{what}: sqrt(6) times too wide: kaiming_uniform_ without a=math.sqrt(5)")
     if abs(spread * math.sqrt(rank) - 1) < 0.05:
-        raise Wrong("bound-of-rank", f"{what}: the bound is 1/sqrt(rank): A is (rank, in), and its fan is in")
-    raise Wrong("wrong-width", f"{what}: {spread / bound:.2f} times as wide")
+        raise Wrong("bound-of-rank", f"{what}: its bound is 1/sqrt(rank); A is (rank, in), and in is its fan-in")
+    raise Wrong("wrong-width", f"{what}: it is {spread / bound:.2f} times as wide")
 
 
 def _output(y, truth: Tensor, Wx: Tensor, BAx: Tensor, case: Case) -> None:

@@ -126,7 +126,9 @@ def _merged(layer: _Layer, left: dict, y: Tensor, which: str) -> None:
     if left["trained"]:
         raise Wrong("not-frozen", f"{what}: {which}, base.weight takes a gradient; work under torch.no_grad()")
     if left["merged"] is not True:
-        raise Wrong("flag", f"{what}: {which}, layer.merged is {show(left['merged'])}; forward asks it: True")
+        raise Wrong(
+            "flag", f"{what}: {which}, layer.merged is {show(left['merged'])}; it must be True: forward asks it"
+        )
     if not same(left["adapter"], [layer.A, layer.B]):
         raise Wrong("adapter-changed", f"{what}: {which}, the adapter is changed; unmerge needs it as it was")
     close(left["y"], y, f"{what}: the output {which}", **LOOSE)
@@ -143,4 +145,6 @@ def _apart(layer: _Layer, left: dict, weight: Tensor, which: str) -> None:
         )  # fmt: skip
     close(left["weight"], weight, f"{layer.what}: the base's weight {which}", wrong=wrong, **LOOSE)
     if left["merged"] is not False:
-        raise Wrong("flag", f"{layer.what}: {which}, layer.merged is {show(left['merged'])}; forward asks it: False")
+        raise Wrong(
+            "flag", f"{layer.what}: {which}, layer.merged is {show(left['merged'])}; it must be False: forward asks it"
+        )
