@@ -167,6 +167,10 @@ def codebook(end):
 # wrong: NF4, whatever the table -> differs, keeps 3
 #     `x = rows *` => `table = torch.special.ndtri(torch.linspace(0.04, 0.96, 16)) / 1.75; x = rows *`
 #     `codes = torch` => `code = code if len(code) == 16 else table; codes = torch`
+# wrong: truth values for codes -> wrong-dtype
+#     `.to(torch.uint8)` => `.bool()`
+# wrong: codes without values -> odd-tensor
+#     `.to(torch.uint8)` => `.to("meta")`
 # wrong: int64 codes -> wrong-dtype
 #     `.to(torch.uint8)` => ``
 # wrong: zeros become ones -> zeros, keeps 3
@@ -291,6 +295,10 @@ def quantize(weight, code, block):
 #     `even << 4` => `even`
 # wrong: a new tensor on the CPU -> needs-values, keeps 1
 #     `packed & 15` => `torch.empty(len(packed), dtype=torch.uint8).copy_(packed & 15)`
+# wrong: a number called unpack -> no-function, keeps 1
+unpack = 15
+
+
 # wrong: numpy, which needs a CPU -> needs-values, keeps 1
 def unpack(packed, n):
     import numpy as np

@@ -59,7 +59,7 @@ def call(function: Callable, *args, twice=True, untouched=True, none_ok=False, *
     """
     if not callable(function):
         raise Wrong("no-function", f"the answer is {show(function)}; a function is asked for: was its name used again?")
-    name = getattr(function, "__name__", "the function")
+    name = name_of(function)
     results, printed = [], ""
     for _ in range(2 if twice else 1):
         mine = copy.deepcopy((args, kwargs)) if untouched else (args, kwargs)
@@ -75,6 +75,11 @@ def call(function: Callable, *args, twice=True, untouched=True, none_ok=False, *
         instead = "prints and returns nothing; print only shows" if printed else "returns nothing"
         raise Wrong("returns-nothing", f"{name} {instead}: end it in a return")
     return results[-1]
+
+
+def name_of(function: Callable) -> str:
+    """As messages call it; a partial has no name, and an answer may be anything."""
+    return getattr(function, "__name__", "the function")
 
 
 def _changed(function: Callable, mine: tuple, my_words: dict, args: tuple, kwargs: dict) -> str:

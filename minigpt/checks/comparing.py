@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
@@ -260,7 +261,7 @@ def _near(a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float) -> bool:
 
 
 def show(value) -> str:
-    text = f"{value:,}" if type(value) in (int, float) else repr(value)
+    text = f"{value:,}" if type(value) in (int, float) else re.sub(" at 0x[0-9a-f]+", "", repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from minigpt.checks import naming
 
-WIDTH = 100  # columns
+WIDTH = 83  # columns: nbgrader cuts what is longer
 VAGUE = {  # ids that say too little for two of them to be one mistake
     "differs", "too-many", "too-few", "wrong-type", "wrong-dtype", "wrong-shape", "missing", "refused", "not-refused",
 }  # fmt: skip
@@ -44,11 +44,12 @@ class Wrong(AssertionError):
 
 
 def wrapped(text: str) -> str:
-    """Lines of ``WIDTH`` columns, since nbgrader's pages cut longer ones; what is indented is code, and stays."""
-    return "\n".join(
-        line if line.startswith(" ") else textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
+    """Lines of ``WIDTH`` columns, with a hanging indent, so that one sees where the next sentence begins.
+
+    What is indented already is code, and stays.
+    """
+    fill = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(line if line.startswith(" ") else fill(line) for line in text.splitlines())
 
 
 class Points(float):
@@ -116,7 +117,7 @@ def score(passed: str, *parts: Part, needs: Needs | None = None) -> Points | Non
 
 def _together(verdicts: list[tuple[str, str]]) -> Wrong:
     """One verdict of several (id, sentence). A mistake that one part has named, the next does not tell again."""
-    ids, sentences, again = dict.fromkeys(id for id, _ in verdicts), [], 0
+    ids, sentences, again = dict.fromkeys("+".join(id for id, _ in verdicts).split("+")), [], 0
     told: set[str] = set()
     for id, sentence in verdicts:
         mistakes = set(id.split("+"))

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from minigpt import nf4
-from minigpt.checks.calling import call, explained, first_sentence
+from minigpt.checks.calling import call, explained, first_sentence, name_of
 from minigpt.checks.closing import by_hand, knows, refuse
 from minigpt.checks.comparing import show, values
 from minigpt.checks.naming import Hints
@@ -80,14 +80,14 @@ def ask(function: Callable, *args, infinite: str = "does it divide by a 0?"):
     except Wrong as verdict:
         raise explained(verdict, HINTS) from verdict.__cause__
     for part in given if isinstance(given, (tuple, list)) else [given]:
-        if isinstance(part, Tensor) and not ((numbers := values(part, function.__name__)) - numbers == 0).all().item():
-            raise Wrong("not-finite", f"{function.__name__} gives numbers that are not finite: {infinite}")
+        if isinstance(part, Tensor) and not ((numbers := values(part, name_of(function))) - numbers == 0).all().item():
+            raise Wrong("not-finite", f"{name_of(function)} gives numbers that are not finite: {infinite}")
     return given
 
 
 def follows_device(function: Callable, *args) -> None:
     """The result must lie where the arguments lie: tried on torch's ``meta`` device, whose tensors have no values."""
-    name, moved = function.__name__, tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
+    name, moved = name_of(function), tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
     try:
         got = call(function, *moved, twice=False, untouched=False)
     except Wrong as verdict:

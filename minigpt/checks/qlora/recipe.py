@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from minigpt.checks.calling import call, first_sentence, silence
+from minigpt.checks.calling import call, first_sentence, name_of, silence
 from minigpt.checks.comparing import show, whole
 from minigpt.checks.verdict import Wrong
 from minigpt.real import OURS, SEVEN, save_tiny_llama
@@ -80,7 +80,7 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
     config = _build(LoraConfig, given, what)
     if (config.r, config.lora_alpha) == (alpha, rank):
         raise Wrong("rank-and-alpha", f"{what}: r and lora_alpha are swapped")
-    for name, found, right in (("r", config.r, rank), ("lora_alpha", config.lora_alpha, alpha)):
+    for name, found, right in (("r", whole(config.r, f"{what}: r"), rank), ("lora_alpha", config.lora_alpha, alpha)):
         if found != right:
             default = "the default, " if name not in given else ""
             raise Wrong(_id(name), f"{what}: {name} is {show(found)}, {default}not {right}")
@@ -197,12 +197,12 @@ def _id(option: str) -> str:
 def _dictionary(options: Callable, *args) -> dict:
     given = call(options, *args)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise Wrong("wrong-type", f"{options.__name__} returns a {type(given).__name__}; a dictionary is asked for")
+        raise Wrong("wrong-type", f"{name_of(options)} returns a {type(given).__name__}; a dictionary is asked for")
     for name, value in given.items():
         if not _travels(value):
             raise Wrong(
                 "cannot-travel",
-                f"{options.__name__}: {name} is a {type(value).__name__}, which cannot go to another "
+                f"{name_of(options)}: {name} is a {type(value).__name__}, which cannot go to another "
                 "process; give a number, a text, True or False, or a list of them",
             )
     return dict(given)
