@@ -1,7 +1,7 @@
 """In a notebook, a check that stops at a name which no cell has made says so, and shows no traceback.
 
 ``checks.score(..., checks.part(3, parameters.counts, count_minigpt))`` looks the answer up before any check begins. So
-IPython, which asks an exception of ours how it looks, is asked to let us show this one. It is shown as ``Wrong``.
+IPython, which asks an exception of ours how it looks, is asked to let us show this one. It looks like ``Wrong``.
 
 Left out: any other error of a check cell, which is the course's fault or an edit of the cell; it keeps its traceback.
 """
@@ -32,9 +32,12 @@ def _show(shell, kind, error, trace, tb_offset=None) -> None:
         last = last.tb_next
     cells = [frame for frame in frames if frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>"]
     source = "".join(linecache.getlines(cells[0].f_code.co_filename)) if cells else ""
+    sentence = ""
     if any(word in source for word in OURS):
         if kind is KeyboardInterrupt:
-            error = Wrong("stopped", "the check was stopped before it had judged the answer")
+            sentence = "the check was stopped before it had judged the answer"
         elif frames[-1] is cells[0]:
-            error = Wrong("not-run", f"there is no {error.name} yet: run the cells above this one, in order")
-    shell.showtraceback((type(error), error, trace), tb_offset=tb_offset or 1)
+            sentence = f"there is no {error.name} yet: run the cells above this one, in order"
+    if sentence:  # the class stays: nbgrader would show an error of another class beside it
+        error.args, error._render_traceback_ = (sentence,), Wrong("not-run", sentence)._render_traceback_
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset or 1)
