@@ -68,7 +68,7 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "a block": (saved.block_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
     "activations": (saved.saved_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
     "adapters": (counts.count_slips, [
-        (GROUPED, 4, ["q_proj", "k_proj", "gate_proj"]), (GROUPED, 4, ["v_proj", "o_proj", "up_proj"]),
+        (GROUPED, 4, ["k_proj", "gate_proj"]), (GROUPED, 4, ["o_proj", "up_proj"]),
         (GROUPED, 4, SEVEN), (KNOWN["llama-7b"], 8, ["q_proj", "v_proj"]), (KNOWN["llama-7b"], 8, SEVEN),
     ]),
     "LoRA": (counts.bucket_slips, [
