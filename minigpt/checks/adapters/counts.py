@@ -128,7 +128,7 @@ def count_slips(config: dict, rank: int, targets) -> list[Hints]:
         "square-q": ("q_proj is taken for C x C, but it writes heads * head_dim numbers, which is not the width C",
                      others(q_proj=(C, C))),
         "square-q-and-o": ("q_proj and o_proj are taken for C x C, but heads * head_dim is not the width C",
-                           others(q_proj=(C, C), o_proj=(C, C))),
+                           others(q_proj=(C, C), o_proj=(C, C)) if {"q_proj", "o_proj"} <= set(targets) else 0),
         "square-attention": ("q, k, v and o are taken for square matrices, C x C", 0 if wide[1] == C else
                              others(q_proj=(C, C), k_proj=(C, C), v_proj=(C, C), o_proj=(C, C))),
         "all-square": ("every matrix is taken for square, C x C", others(**dict.fromkeys(SEVEN, (C, C)))),
