@@ -7,8 +7,10 @@ k_proj of one size): their message names all of them. What two slips of one grou
 
 from __future__ import annotations
 
+import ast
 import itertools
 import random
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -23,6 +25,7 @@ from minigpt.memory import Architecture
 from minigpt.memory.families import KNOWN
 from minigpt.model import GPTConfig
 from minigpt.real import SEVEN
+from tools import ROOT
 
 GROUPED = dict(
     model_type="llama", vocab_size=500, hidden_size=72, intermediate_size=130, num_hidden_layers=3,
@@ -52,7 +55,7 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
         (gpt(3, 48, 4, 40, 100),), (GPTConfig.preset("nano"),), (gpt(2, 36, 6, 77, 300),), (GPTConfig.preset("small"),),
     ]),
     "a llama": (parameters.count_slips, [
-        (GROUPED,), ({**GROUPED, "tie_word_embeddings": True},),
+        ({**GROUPED, "tie_word_embeddings": True},), (GROUPED,),
         ({name: value for name, value in GROUPED.items() if name != "num_key_value_heads"},), (KNOWN["llama-7b"],),
     ]),
     "pure bf16": (static.precision_slips, [(*sizes(gpt(3, 48, 4, 40, 100)), "bf16"), (*sizes(GROUPED), "bf16")]),
@@ -65,6 +68,7 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "a block": (saved.block_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
     "activations": (saved.saved_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
     "adapters": (counts.count_slips, [
+        (GROUPED, 4, ["k_proj", "gate_proj"]), (GROUPED, 4, ["o_proj", "up_proj"]),
         (GROUPED, 4, SEVEN), (KNOWN["llama-7b"], 8, ["q_proj", "v_proj"]), (KNOWN["llama-7b"], 8, SEVEN),
     ]),
     "LoRA": (counts.bucket_slips, [
@@ -74,6 +78,40 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "double NF4": (storage.byte_slips, [(131_072, 64, True), (40_002, 64, True)]),
     "QLoRA": (stays.slips, [(*stays.parts(REAL), 16), ([(128, 64), (64, 64)], 10, 2)]),
 }  # fmt: skip
+
+
+# What makes slips and stands above under no name of its own, and why.
+ELSEWHERE = {
+    "cards.slips": "the first that fits explains a choice, which is a name and no number",
+    "storage.bit_mistakes": "below: what mistakes give, as values",
+    "counts.regime_mistakes": "below: what mistakes give, as values",
+    "training._mistakes": "below: what mistakes weigh the micro-batches with",
+    "layer.scales": "below: what mistakes scale with",
+    "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
+    # Tensors, compared element by element with random values: the first that fits explains them.
+    "packing._pack_slips": "tensors", "packing._unpack_slips": "tensors", "packing._restoring_slips": "tensors",
+    "quantizing._table_mistakes": "tensors", "quantizing._slips": "tensors", "quantizing._other_codes": "tensors",
+    "quantizing._absmax_slips": "tensors", "nested._code_slips": "tensors", "nested._restored_slips": "tensors",
+}  # fmt: skip
+
+
+def makers() -> set[str]:
+    """Every function of a subject that makes a table of hints, by its annotation or by its name."""
+    found = set()
+    for path in (ROOT / "minigpt" / "checks").glob("**/*.py"):
+        if path.parent.name == "checks" and path.stem != "training":
+            continue
+        for node in ast.parse(path.read_text(encoding="utf8")).body:
+            if isinstance(node, ast.FunctionDef):
+                gives = ast.unparse(node.returns) if node.returns else ""
+                if "Hints" in gives or re.search("slips|mistakes", node.name):
+                    found.add(f"{path.stem}.{node.name}")
+    return found
+
+
+def test_every_table_of_slips_is_looked_at_here():
+    looked_at = {f"{make.__module__.split('.')[-1]}.{make.__name__}" for make, _ in SUBJECTS.values()}
+    assert makers() == looked_at | set(ELSEWHERE) and not looked_at & set(ELSEWHERE)
 
 
 def tables(slips) -> dict[str, list[naming.Hints]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import statistics
 import sys
+import time
 import warnings
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 
 import minigpt.checks.training  # noqa: F401  (it closes minigpt.train)
 from minigpt import checks
+from minigpt.checks import calling
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.memory import Architecture, Ledger, TrainingPlan, predict
 from minigpt.memory.buckets import StepMemory
@@ -46,10 +49,12 @@ def raising(error):
     [
         (lambda: torch.ones(2, 3, dtype=torch.bfloat16) @ torch.ones(3, 2),
          r"a bfloat16 tensor meets a float32 one in a product; cast one of them, as x\.float\(\)"),
-        (lambda: torch.ones(2, 3) @ torch.ones(2, 3), "2x3 times 2x3: the inner two sizes differ"),
+        (lambda: torch.ones(2, 3) @ torch.ones(2, 3), "a product of 2x3 and 2x3, whose inner two sizes differ"),
         (lambda: torch.nn.Linear(2, 3).weights, "a plain nn.Linear has no weights; it knows in_features"),
-        (lambda: Ledger(1).totals, "nothing has set totals before it is asked for"),
-        (lambda: undefined, "no cell that was run gives undefined a value"),  # noqa: F821
+        (lambda: Ledger(1).totals, "the 'Ledger' object has no totals; is it set before"),
+        (lambda: undefined, "there is no undefined; has the cell been run that makes it"),  # noqa: F821
+        (lambda: torch.ones(2) + torch.ones(3), "a tensor of 2 meets one of 3, element by element"),
+        (lambda: max([]), "there is nothing here to choose from"),
         (lambda: statistics.mean([]), r"StatisticsError: mean requires .*\n    line \d+ .*statistics.mean\("),
     ],
 )  # fmt: skip
@@ -87,9 +92,22 @@ counter = iter(range(100))
         ),
         (raising(AssertionError("mine")), "raises-assertionerror", "answer fails with AssertionError: mine"),
         (raising(SystemExit(0)), "ends-program", "ends the program"),
-        (lambda n: None, "returns-nothing", "returns nothing"),
-        (lambda n: n.append(1) or 3, "changes-arguments", "changes its arguments"),
-        (lambda n: n.__setitem__(0, Same(4)) or 3, "changes-arguments", "changes its arguments"),
+        (lambda n: None, "returns-nothing", "> returns nothing: end it in a return$"),
+        (lambda n: print(n), "returns-nothing", "prints and returns nothing; print only shows: end it in a return$"),
+        (lambda n: n.append(1) or 3, "changes-arguments", "> changes n; it must leave its arguments as they are$"),
+        (lambda n: n.__setitem__(0, Same(4)) or 3, "changes-arguments", "changes n;"),
+        (90_000, "no-function", "^the answer is 90,000; a function is asked for"),
+        (lambda: 3, "raises-typeerror", r"fails with TypeError: .*takes 0 positional arguments but 1 was given"),
+        (raising(KeyboardInterrupt()), "does-not-end", r"^answer was stopped while it ran; .*\n    line \d+ of"),
+        (raising(GeneratorExit()), "raises-generatorexit", "answer fails with GeneratorExit: it says no more"),
+        (raising(RecursionError("maximum recursion depth exceeded")), "raises-recursionerror", "calls itself without"),
+        (
+            raising(NotImplementedError("Could not run it. Why? See")),
+            "raises-notimplementederror",
+            "Could not run it\n",
+        ),
+        (raising(ValueError("x" * 300)), "raises-valueerror", "x{197}[.]{3}\n"),
+        (raising(ValueError("One. Two.\nThree.")), "raises-valueerror", "ValueError: One\n"),
         (lambda n: next(counter), "unsteady", "called again with the same arguments"),
         (lambda n: torch.full((2,), float(next(counter))), "unsteady", "called again with the same arguments"),
     ],
@@ -107,6 +125,36 @@ def test_call_accepts_steady_answers_of_many_kinds():
     assert checks.call(lambda: None, none_ok=True) is None
     with refuses("unsteady"):
         checks.call(lambda: 2**60 + next(counter))  # equal as floats
+
+
+def test_an_answer_that_does_not_end_is_stopped_at_its_line(monkeypatch):
+    monkeypatch.setattr(calling, "SECONDS", 0.2)
+
+    def answer():
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+
+    with refuses("does-not-end", r"^answer had not ended after 0.2 seconds; .*\n    line \d+ of the answer's cell: "):
+        checks.call(answer)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0) and checks.call(lambda: 3) == 3
+
+
+def test_objects_that_nobody_can_compare_are_not_called_unsteady():
+    assert checks.call(lambda: (n for n in range(3))) is not None
+    with refuses("wrong-type", "is of type generator; a whole number"):
+        checks.integer(checks.call(lambda: (n for n in range(3))), 3, "n")
+
+
+@pytest.mark.parametrize("odd, kind", [(torch.ones(2, device="meta"), "meta"), (torch.ones(2).to_sparse(), "sparse"),
+                                       (torch.ones(2) * 1j, "complex")])  # fmt: skip
+def test_a_tensor_without_plain_numbers_is_refused(odd, kind):
+    with refuses("odd-tensor", f"a {kind} tensor is given"):
+        checks.call(lambda: odd)
+    with refuses("odd-tensor", f"^w: a {kind} tensor is given"):
+        checks.close(odd, torch.ones(2), "w")
 
 
 def swallow(function):
@@ -174,7 +222,7 @@ def test_the_closed_book_leaves_plain_arithmetic_alone():
 
 def test_a_module_says_itself_that_it_knows_truths():
     """Every module of a subject that compares is closed, and the engine is not: it runs while answers do."""
-    engine = {"__init__", "calling", "closing", "comparing", "naming", "verdict"}
+    engine = {"__init__", "calling", "closing", "comparing", "naming", "notebook", "verdict"}
     open_to_answers = {"minigpt.checks.four_bits.asking",  # asks them
                        "minigpt.checks.qlora.assembling", "minigpt.checks.qlora.recipe"}  # fmt: skip
     folder = ROOT / "minigpt" / "checks"

@@ -82,7 +82,7 @@ def test_ledgers_of_every_kind_pass(right):
         ({**TRUTH, "optimizer": 410}, "figure-of-gradients", "optimizer: .*that is the figure of gradients"),
         ({**TRUTH, "gradients": 398}, "frozen", "gradients: frozen weights have no gradients"),
         ({**TRUTH, "gradients": float("nan")}, "not-finite", "nan is not a number"),
-        ({**TRUTH, "gradients": Same(1)}, "too-few", "gradients: 409 too few"),
+        ({**TRUTH, "gradients": Same(1)}, "too-few", "gradients: 409 bytes too few"),
         (Ledger(**TRUTH, activations=3), "wrong-keys", "it has 'activations'"),
     ],
 )  # fmt: skip
@@ -98,7 +98,7 @@ def test_all_wrong_buckets_are_named_or_only_those_asked_for():
         checks.buckets(got, TRUTH, "step")
     assert len(str(error.value).splitlines()) == 2
     checks.buckets(got, TRUTH, "step", only=["optimizer"])
-    with refuses("too-few", "^step, gradients: 408 too few"):
+    with refuses("too-few", "^step, gradients: 408 bytes too few"):
         checks.buckets(got, TRUTH, "step", only=["gradients", "optimizer"])
 
 

@@ -57,7 +57,7 @@ def test_the_table_for_another_end_is_bitsandbytes_recipe():
         above, below = (torch.special.ndtri(torch.linspace(end, 0.5, n).double())[:-1] for n in (9, 8))
         values = torch.cat([above, -below, torch.zeros(1)]).sort().values
         quantizing.table(lambda end, values=values: (values / values.max()).float(), end)
-    with refuses("not-finite", "gives NaN or infinity"):
+    with refuses("not-finite", "not finite: the quantiles of 0 and of 1 are infinite"):
         quantizing.table(lambda end: torch.cat([torch.linspace(-1, 0, 15), torch.tensor([torch.inf])]), 0.99)
 
 
@@ -151,7 +151,7 @@ def test_the_book_is_closed_and_open_again_after(what):
 
 def test_the_closed_book_leaves_torch_alone_and_refuses_nan():
     assert ask(lambda x: F.pad(x, (0, 2)).view(2, -1).abs().amax(1), WEIGHT).tolist() == [1, 1]
-    with refuses("not-finite", "gives NaN or infinity: from 0"):
+    with refuses("not-finite", "numbers that are not finite: does it divide by a 0"):
         ask(lambda: (WEIGHT, 0 * (1 / torch.zeros(2))))
 
 
@@ -169,7 +169,9 @@ def test_an_answer_must_follow_its_arguments_to_another_device():
     with refuses("other-device", "the arguments lie on the device meta and the result on cpu"):
         asking.follows_device(lambda codes: torch.zeros(len(codes)), codes)
     for answer in (lambda codes: codes + torch.ones(2), lambda codes: codes.numpy(), lambda codes: codes.sum().item()):
-        with refuses("needs-values", "fails with tensors on the meta device"):
+        with refuses(
+            "needs-values", "must work on any device; on meta, .*: .*\n    line [0-9]+ of the answer's cell: "
+        ):
             asking.follows_device(answer, codes)
 
 

@@ -48,7 +48,7 @@ def test_one_slip_or_two_are_named_and_a_listed_value_first():
     assert naming.diagnose(900, 1000, slips=SLIPS) == ("no-head", "the head is missing (yours 900, right 1,000)")
     id, sentence = naming.diagnose(893, 1000, slips=SLIPS)
     assert id == "no-head+no-norm"
-    assert sentence.startswith("two things: the head is missing, and a norm is missing (")
+    assert sentence.startswith("two things: (1) the head is missing; (2) a norm is missing (")
     assert naming.diagnose(900, 1000, {"listed": ("a listed value", 900)}, SLIPS)[0] == "listed"
     assert naming.diagnose(901, 1000, slips=SLIPS) == ("too-few", "99 too few (yours 901, right 1,000)")
 
@@ -62,10 +62,10 @@ def test_slips_about_one_thing_are_not_added():
 def test_slips_that_leave_one_difference_are_named_together():
     same = {"no-q": ("q_proj is missing", -5), "no-k": ("k_proj is missing", -5)}
     id, sentence = naming.diagnose(95, 100, slips=[same])
-    assert id == "no-q" and sentence.startswith("q_proj is missing (or: k_proj is missing) (")
+    assert id == "no-q" and sentence.startswith("q_proj is missing; or k_proj is missing (")
     id, sentence = naming.diagnose(88, 100, slips=[same, {"no-norm": SLIPS["no-norm"]}])
     assert id == "no-q+no-norm"
-    assert sentence.startswith("two things: q_proj is missing (or: k_proj is missing), and a norm is missing (")
+    assert sentence.startswith("two things: (1) q_proj is missing; or k_proj is missing; (2) a norm is missing (")
 
 
 def test_where_several_pairs_leave_a_difference_none_is_named():
@@ -87,5 +87,30 @@ def test_float32_moments_without_step_counts_are_two_things():
     id, sentence = naming.diagnose(8 * parameters, 4 * parameters + 4 * tensors, slips=slips)
     assert id == "no-step-counts+float32-moments"
     assert sentence.startswith(
-        "two things: AdamW's step count is missing: a float32 for each tensor, and these are float"
+        "two things: (1) AdamW's step count is missing: a float32 for each tensor; (2) 8 bytes per parameter are booked"
     )
+
+
+def test_a_slip_that_an_earlier_case_rules_out_is_not_named_beside_another():
+    def check(n):  # with one layer no k_proj is asked for
+        slips = {"no-q": ("q_proj is missing", -5), "no-k": ("k_proj is missing", -5 if n > 1 else 0)}
+        checks.integer(answers[n], 100, f"{n} layers", slips=slips)
+
+    answers = {1: 100, 2: 95}
+    with refuses("no-k", "^2 layers: k_proj is missing \\("):
+        checks.score("", checks.part(1, check, each=[1, 2]))
+    with refuses("no-q", "^2 layers: q_proj is missing; or k_proj is missing \\("):
+        checks.score("", checks.part(1, check, each=[2]))
+    answers[1] = 95
+    with refuses("no-q", "^1 layers: q_proj is missing \\("):  # what is ruled out is not ruled out for the next part
+        checks.score("", checks.part(1, check, each=[1]))
+
+
+def test_buckets_rule_slips_out_one_by_one():
+    slips = {"a": {"head": ("the head is missing", -3)}, "b": {"head": ("the head", -3), "norm": ("the norm", -3)}}
+
+    def check(got):
+        checks.buckets(got, {"a": 10, "b": 20}, "step", slips=slips)
+
+    with refuses("head", "^step, b: the head; or the norm"):  # the first bucket says nothing of the second
+        checks.score("", checks.part(1, check, each=[{"a": 10, "b": 17}]))

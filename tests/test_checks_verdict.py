@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+import nbclient
 import nbformat
 import papermill
 import pytest
@@ -59,9 +60,10 @@ def test_a_verdict_is_a_sentence_and_no_traceback():
 def test_a_long_verdict_is_wrapped_and_code_is_not():
     long = "the head is counted twice, " * 8
     lines = Wrong("id", f"{long}\n    line 3 of the answer's cell: {'x' * 120}")._render_traceback_()
-    assert all(len(line) <= 100 for line in lines[:-1]) and len(lines) == 4
+    assert all(len(line) <= 83 for line in lines[:-1]) and len(lines) == 4
     assert lines[-1] == f"    line 3 of the answer's cell: {'x' * 120}"
-    assert " ".join(lines[:-1]) == f"Wrong: {long}".strip()
+    assert lines[1].startswith("  twice, the head")
+    assert " ".join(line.strip() for line in lines[:-1]) == f"Wrong: {long}".strip()
 
 
 def test_a_verdict_says_first_which_earlier_part_is_wrong():
@@ -128,3 +130,39 @@ def test_a_notebook_shows_the_sentence_and_no_traceback(tmp_path):
     assert str(caught.value).strip().endswith(f"Wrong: {sentence}") and "verdict.py" not in str(caught.value)
     (output,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs
     assert (output.ename, output.evalue, output.traceback) == ("Wrong", sentence, [f"Wrong: {sentence}"])
+
+
+def test_a_mistake_that_one_part_has_named_is_not_told_again(capsys):
+    def part(n, id):
+        def check():
+            raise Wrong(id, f"case {n}: {id}")
+
+        return checks.part(1, check)
+
+    with refuses("twice+late", "^case 1: twice.late\n2 other cases are wrong in the same way.$"):
+        checks.score("", part(1, "twice+late"), part(2, "late"), part(3, "twice"))
+    with refuses("raises-keyerror", "^case 1: raises-keyerror\ncase 2: raises-keyerror$"):  # each has a line of its own
+        checks.score("", part(1, "raises-keyerror"), part(2, "raises-keyerror"))
+
+
+RUN_TOO_EARLY = {  # a cell, and what it shows where count_minigpt is not defined; None: as Python shows it
+    "from minigpt import checks\nchecks.score('', checks.part(1, print, count_minigpt))":
+        "Wrong: there is no count_minigpt yet: run the cells above this one, in order",
+    "count_minigpt(3)": None,
+    "def f():\n    return count_minigpt\n# checks.score(\nf()": None,
+    "raise KeyboardInterrupt  # checks.score(": "Wrong: the check was stopped before it had judged the answer",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_check_that_runs_before_the_answer_says_so_without_a_traceback():
+    notebook = new_notebook(cells=[new_code_cell(code) for code in RUN_TOO_EARLY])
+    nbclient.NotebookClient(
+        notebook, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
+    for cell, says in zip(notebook.cells, RUN_TOO_EARLY.values()):
+        (error,) = [output for output in cell.outputs if output.output_type == "error"]
+        if says:
+            assert error.traceback == [says] and says.endswith(error.evalue), error
+        else:
+            assert error.ename == "NameError" and "count_minigpt" in "".join(error.traceback[1:]), error

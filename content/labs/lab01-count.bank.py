@@ -26,8 +26,24 @@
 #     `embeddings + config.n_layer * block + C` => `float("nan")`
 # wrong: returns True -> truth-value
 #     `embeddings + config.n_layer * block + C` => `True`
+# wrong: a comma at the end -> wrong-type
+#     `config.n_layer * block + C` => `config.n_layer * block + C,`
+# wrong: calls itself without end -> raises-recursionerror
+#     `embeddings + config.n_layer * block + C` => `count_minigpt(config)`
+# wrong: stopped by its reader -> does-not-end
+#     `embeddings + config.n_layer * block + C` => `(_ for _ in ()).throw(KeyboardInterrupt)`
+# wrong: a name from a later cell -> raises-nameerror
+#     `embeddings + config.n_layer * block + C` => `embeddings + count_llama(config)`
+# wrong: an error of no Exception -> raises-generatorexit
+#     `embeddings + config.n_layer * block + C` => `(_ for _ in ()).throw(GeneratorExit)`
+# wrong: a generator -> wrong-type
+#     `return embeddings + config.n_layer * block + C` => `yield embeddings + config.n_layer * block + C`
 # wrong: prints, and returns nothing -> returns-nothing
 #     `return embeddings + config.n_layer * block + C` => `print(embeddings + config.n_layer * block + C)`
+# wrong: the function's name used for the number -> no-function
+count_minigpt = 90_000
+
+
 # wrong: asks the course's predict -> asks-course
 from minigpt.memory import predict
 

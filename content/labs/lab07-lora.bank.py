@@ -139,6 +139,14 @@ class LoRALinear(LoRALinear):
         super().__init__(base, rank, rank)
 
 
+# wrong: a layer whose A is a layer, from part 1 -> earlier-part+no-parameter
+class LoRALinear(LoRALinear):
+    def __init__(self, base, rank, alpha):
+        super().__init__(base, rank, alpha)
+        del self.lora_A
+        self.lora_A = nn.Linear(base.in_features, rank, bias=False)
+
+
 # wrong: one adapter for all blocks -> shared-adapter
 def inject(model, rank, alpha, targets=None):
     linears = {n: m for n, m in model.blocks.named_modules(prefix="blocks") if isinstance(m, nn.Linear)}
@@ -234,6 +242,20 @@ def inject(model, rank, alpha, targets=None):
 #     `data += layer` => `add_(layer`
 #     `data -= layer` => `sub_(layer`
 #     every `.detach()` => `)`
+# wrong: a layer without a base, from part 1 -> earlier-part+no-base-layer
+class LoRALinear(LoRALinear):
+    def __init__(self, base, rank, alpha):
+        super().__init__(base, rank, alpha)
+        del self.base
+
+
+# wrong: a layer whose A is (in, rank), from part 1 -> earlier-part+transposed
+class LoRALinear(LoRALinear):
+    def __init__(self, base, rank, alpha):
+        super().__init__(base, rank, alpha)
+        self.lora_A = nn.Parameter(self.lora_A.data.T.contiguous())
+
+
 # right: under no_grad, in place
 @torch.no_grad()
 def merge(layer):

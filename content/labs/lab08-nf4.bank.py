@@ -115,7 +115,7 @@ def codebook(end):
 #     `rows.abs().amax(dim=1)` => `flat.abs().max().view(1)`
 # wrong: absmax of the whole tensor, for each block -> one-absmax
 #     `rows.abs().amax(dim=1)` => `flat.abs().max().repeat(len(rows))`
-# wrong: one absmax a row -> absmax-a-row+absmax-a-column
+# wrong: one absmax a row -> absmax-a-row+absmax-a-weight
 #     `F.pad(flat, (0, -len(flat) % block)).view(-1, block)` => `flat.view(len(weight), -1)`
 # wrong: blocks down the columns -> columns
 #     `weight.reshape(-1)` => `weight.t().reshape(-1)`
@@ -167,6 +167,10 @@ def codebook(end):
 # wrong: NF4, whatever the table -> differs, keeps 3
 #     `x = rows *` => `table = torch.special.ndtri(torch.linspace(0.04, 0.96, 16)) / 1.75; x = rows *`
 #     `codes = torch` => `code = code if len(code) == 16 else table; codes = torch`
+# wrong: truth values for codes -> wrong-dtype
+#     `.to(torch.uint8)` => `.bool()`
+# wrong: codes without values -> odd-tensor
+#     `.to(torch.uint8)` => `.to("meta")`
 # wrong: int64 codes -> wrong-dtype
 #     `.to(torch.uint8)` => ``
 # wrong: zeros become ones -> zeros, keeps 3
@@ -291,6 +295,10 @@ def quantize(weight, code, block):
 #     `even << 4` => `even`
 # wrong: a new tensor on the CPU -> needs-values, keeps 1
 #     `packed & 15` => `torch.empty(len(packed), dtype=torch.uint8).copy_(packed & 15)`
+# wrong: a number called unpack -> no-function, keeps 1
+unpack = 15
+
+
 # wrong: numpy, which needs a CPU -> needs-values, keeps 1
 def unpack(packed, n):
     import numpy as np
@@ -364,7 +372,7 @@ def unpack(packed, n):
 #     `codes.int()` => `codes`
 # wrong: whole blocks only -> raises-runtimeerror
 #     `code[codes.int()] * scale` => `code[codes.int()].view(-1, block) * absmax[:, None]`
-# wrong: blocks of 64 always -> differs+raises-runtimeerror
+# wrong: blocks of 64 always -> blocks-of-64+raises-runtimeerror
 #     `repeat_interleave(block)` => `repeat_interleave(64)`
 # wrong: a new tensor on the CPU -> needs-values
 #     `(code[codes.int()] * scale)` => `torch.empty(len(codes)).copy_(code[codes.int()] * scale)`
@@ -595,7 +603,7 @@ def dequantize_absmax(codes, absmax2, offset, tables):
 #     `+ scales` => `+ scales + 64`
 # wrong: a byte a weight -> byte-a-weight
 #     `(n + 1) // 2` => `n`
-# wrong: half a byte and nothing else -> no-absmax+too-few
+# wrong: half a byte and nothing else -> no-absmax+no-scales-at-all
 #     ` + scales` => ``
 # wrong: bits -> bits
 #     `(n + 1) // 2 + scales` => `8 * ((n + 1) // 2 + scales)`

@@ -322,6 +322,8 @@ def qlora_stays(matrices, others, rank):
 #     `"target_modules": "all-linear", ` => ``
 # wrong: MiniGPT's six targets -> targets, keeps 3
 #     `"all-linear"` => `["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]`
+# wrong: a rank that is a float -> float-for-int, keeps 3
+#     `"r": rank` => `"r": 1.0 * rank`
 # wrong: alpha left at its default -> lora-alpha, keeps 3
 #     `"lora_alpha": alpha, ` => ``
 # wrong: this course's names for peft -> unknown-option, keeps 3

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
 import torch
 
-from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, Slips, diagnose
+from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, Slips, diagnose, ruled_out
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.buckets import Ledger
 
@@ -45,11 +46,12 @@ def whole(value, what: str) -> int:
         pass
     number = _float(value)
     if number is None:
-        raise Wrong("wrong-type", f"{what}: {_kind(value)}; a whole number (int) is asked for")
+        comma = ": is there a comma behind it?" if type(value) is tuple and len(value) == 1 else ""
+        raise Wrong("wrong-type", f"{what}: {_kind(value)}; a whole number (int) is asked for{comma}")
     if not math.isfinite(number):
         raise Wrong("not-finite", f"{what}: {number} is not a number of anything; a whole number (int) is asked for")
-    hint = "; divide with //" if number == int(number) else ""
-    raise Wrong("float-for-int", f"{what}: {number!r} is a float; a whole number (int) is asked for{hint}")
+    hint = ": where you divide, divide with //" if number == int(number) else ""
+    raise Wrong("float-for-int", f"{what}: {show(number)} is a float; a whole number (int) is asked for{hint}")
 
 
 def _is_truth_value(value) -> bool:
@@ -90,8 +92,19 @@ def same(a, b) -> bool:
         return isinstance(a, str) and isinstance(b, str) and str.__eq__(str.__str__(a), str.__str__(b))
     x, y = _number(a), _number(b)
     if x is None or y is None:  # nothing that this module can look into: ask it
-        return a is b or type(a) is type(b) and (a == b) is True or repr(a) == repr(b)
+        alike = type(a) is type(b) and (type(a).__eq__ is object.__eq__ or (a == b) is True)
+        return alike or repr(a) == repr(b)
     return x == y or (x != x and y != y)
+
+
+def values(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """The tensor's numbers, detached, float64 on the CPU. Raises Wrong where it has none to compare."""
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor = torch.Tensor.detach(tensor)
+        kinds = {"meta": tensor.is_meta, "sparse": tensor.layout != torch.strided, "complex": tensor.is_complex()}
+        if odd := [kind for kind, found in kinds.items() if found]:
+            raise Wrong("odd-tensor", f"{what}: a {odd[0]} tensor is given; a plain one is asked for")
+        return torch.Tensor.to(tensor, "cpu", torch.float64)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -99,7 +112,7 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     if not a.numel():
         return 0.0
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        a, b = (torch.Tensor.to(torch.Tensor.detach(t), "cpu", torch.float64) for t in (a, b))
+        a, b = values(a, "the answer"), values(b, "the answer")
         alike = (a == b) | (a.isnan() & b.isnan())  # equal infinities too, whose difference is NaN
         return torch.where(alike, 0.0, (a - b).abs()).max().item()
 
@@ -114,6 +127,7 @@ def integer(
     if not got == expected:
         id, sentence = diagnose(got, expected, wrong, slips, unit)
         raise Wrong(id, f"{what}: {sentence}")
+    ruled_out(slips or {})
 
 
 def buckets(
@@ -147,15 +161,18 @@ def buckets(
             others = {"total": (f"that is the total; the bucket asked for is {bucket}", total)}
             for other, nbytes in expected.items():
                 if nbytes not in (0, truth):
-                    others[f"figure-of-{other}"] = (f"that is the figure of {other}", nbytes)
+                    same_bytes = [name for name, size in expected.items() if size == nbytes]
+                    others[f"figure-of-{other}"] = (f"that is the figure of {' and of '.join(same_bytes)}", nbytes)
             hints, changes = (wrong or {}).get(bucket), (slips or {}).get(bucket)
-            id, sentence = diagnose(number, truth, hints, changes, "bytes", others)
+            id, sentence = diagnose(number, truth, hints, changes, "bytes", others, bucket)
             problems.append((id, f"{name}: {sentence}"))
     if problems and sum(numbers.values()) == total:
         problems.append(("total-right", "The total is right: the bytes are in the wrong buckets."))
     if problems:
         ids, sentences = zip(*problems)
         raise Wrong("+".join(dict.fromkeys(ids)), "\n".join(sentences))
+    for bucket in only or expected:
+        ruled_out((slips or {}).get(bucket, {}), bucket)
 
 
 def close(
@@ -196,11 +213,19 @@ def close(
     for id, (sentence, factor) in FACTORS.items():
         if truth.abs().max().item() > 0 and _near(value, truth * factor, rtol, atol):
             raise Wrong(id, f"{what}: {sentence}")
+    if truth.numel() == 1:
+        mine, right = (_number_text(number.item()) for number in (value, truth))
+        raise Wrong("differs", f"{what}: it is {mine}, and should be {right}")
     raise Wrong(
         "differs",
         f"{what}: it differs by up to {_distance(value, truth):.3g}, "
         f"where values are up to {truth.abs().max().item():.3g}",
     )
+
+
+def _number_text(number: float) -> str:
+    """Six digits, and thousands apart."""
+    return f"{number:,.0f}" if abs(number) >= 1e5 else f"{number:.6g}"
 
 
 def choice(got, expected, what: str, *, wrong: Hints | None = None) -> None:
@@ -212,7 +237,7 @@ def choice(got, expected, what: str, *, wrong: Hints | None = None) -> None:
         raise Wrong("wrong-type", f"{what}: {_kind(got)}; a text is asked for")
     hints = {value: (id, sentence) for id, (sentence, value) in reversed((wrong or {}).items())}  # the first one wins
     id, sentence = hints.get(text, ("wrong-choice", f"the answer is {expected!r}"))
-    raise Wrong(id, f"{what}: {text!r} is not right: {sentence}")
+    raise Wrong(id, f"{what}: {show(text)} is not right: {sentence}")
 
 
 def _refuse_large_units(got, expected: int, what: str) -> None:
@@ -224,8 +249,7 @@ def _refuse_large_units(got, expected: int, what: str) -> None:
 
 def _tensor(value, what: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return torch.Tensor.to(torch.Tensor.detach(value), "cpu", torch.float64)
+        return values(value, what)
     number = _float(value)
     if number is None:
         raise Wrong("wrong-type", f"{what}: {_kind(value)}; a number or tensor is asked for")
@@ -237,7 +261,7 @@ def _near(a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float) -> bool:
 
 
 def show(value) -> str:
-    text = f"{value:,}" if type(value) is int else repr(value)
+    text = f"{value:,}" if type(value) in (int, float) else re.sub(" at 0x[0-9a-f]+", "", repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -130,8 +130,10 @@ def _one_call(step: Callable, model: GPT, optimizer, batches: list[Batch], which
         hook.remove()
     if not same(batches, before):
         raise Wrong("changes-arguments", f"{which}: the micro-batches are changed; they must stay as they are")
-    if not model.training or not all(p.requires_grad for p in model.parameters()):
-        raise Wrong("other-mode", f"{which}: the model is left in another mode, or with weights that take no gradient")
+    if not model.training:
+        raise Wrong("other-mode", f"{which}: the model is left in evaluation mode; it was in training mode before")
+    if frozen := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
+        raise Wrong("left-frozen", f"{which}: {frozen[0]} takes no gradient any more; it did before")
     return which, seen, loss, reference, batches, stale
 
 
@@ -146,14 +148,14 @@ def _mistakes(batches: list[Batch]) -> Hints:
     n, sizes = [count_targets(targets) for _, targets in batches], [targets.numel() for _, targets in batches]
     k, total, last = len(n), sum(n), [0.0] * (len(n) - 1)
     return {
-        "mean-of-means": ("the mean of the micro-batches' means: a target token in a short answer then counts for more",
+        "mean-of-means": ("every micro-batch weighs the same; then a target token in a short answer counts for more",
                           [1 / k] * k),
         "sum-of-means": ("the micro-batches' means are summed and never divided: several times too large", [1.0] * k),
         "never-divided": ("the losses are summed over the target tokens and never divided by their number",
                           [float(x) for x in n]),
-        "all-positions": ("divided by all positions; those that are masked with IGNORE are no target tokens",
+        "all-positions": ("it is divided by all positions; those that are masked with IGNORE are no target tokens",
                           [x / sum(sizes) for x in n]),
-        "divided-twice": ("divided by the number of target tokens and then by the number of micro-batches as well",
+        "divided-twice": ("it is divided by the number of target tokens, and by that of micro-batches as well",
                           [x / total / k for x in n]),
         "only-last": ("only the last micro-batch is in it, as if zero_grad ran before each", last + [n[-1] / total]),
         "only-last-mean": ("only the last micro-batch's mean is in it", last + [1.0]),

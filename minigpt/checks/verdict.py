@@ -19,7 +19,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-WIDTH = 100  # columns
+from minigpt.checks import naming
+
+WIDTH = 83  # columns: nbgrader cuts what is longer
+VAGUE = {  # ids that say too little for two of them to be one mistake
+    "differs", "too-many", "too-few", "wrong-type", "wrong-dtype", "wrong-shape", "missing", "refused", "not-refused",
+}  # fmt: skip
 
 
 class Wrong(AssertionError):
@@ -39,11 +44,12 @@ class Wrong(AssertionError):
 
 
 def wrapped(text: str) -> str:
-    """Lines of ``WIDTH`` columns, since nbgrader's pages cut longer ones; what is indented is code, and stays."""
-    return "\n".join(
-        line if line.startswith(" ") else textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
+    """Lines of ``WIDTH`` columns, with a hanging indent, so that one sees where the next sentence begins.
+
+    What is indented already is code, and stays.
+    """
+    fill = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(line if line.startswith(" ") else fill(line) for line in text.splitlines())
 
 
 class Points(float):
@@ -69,8 +75,9 @@ class Part:
     after: tuple[Part, ...]
 
     def judge(self) -> None:
-        for case in self.cases:
-            self.check(*self.answers, *case, **self.options)
+        with naming.part():
+            for case in self.cases:
+                self.check(*self.answers, *case, **self.options)
 
 
 Needs = Callable[[], Mapping[str, Part]]  # the earlier parts that a check leans on, by their names
@@ -100,13 +107,30 @@ def score(passed: str, *parts: Part, needs: Needs | None = None) -> Points | Non
     if not failed:
         print(f"Passed: {passed}")
         return None
-    ids, sentences = (dict.fromkeys(found) for found in zip(*_earlier(needs), *verdicts))
-    verdict = Wrong("+".join(ids), "\n".join(sentences))
+    verdict = _together([*_earlier(needs), *verdicts])
     earned = sum(each.points for each in parts if each not in failed)
     if not earned:
         raise verdict
     print(f"{earned:g} of {sum(each.points for each in parts):g} points\n{wrapped(str(verdict))}")
     return Points(earned, verdict)
+
+
+def _together(verdicts: list[tuple[str, str]]) -> Wrong:
+    """One verdict of several (id, sentence). A mistake that one part has named, the next does not tell again."""
+    ids, sentences, again = dict.fromkeys("+".join(id for id, _ in verdicts).split("+")), [], 0
+    told: set[str] = set()
+    for id, sentence in verdicts:
+        mistakes = set(id.split("+"))
+        if sentence in sentences:
+            continue
+        if told >= mistakes and not any(id.startswith("raises-") or id in VAGUE for id in mistakes):
+            again += 1
+        else:
+            sentences.append(sentence)
+        told |= mistakes
+    if again:
+        sentences.append(f"{'Another case is' if again == 1 else f'{again} other cases are'} wrong in the same way.")
+    return Wrong("+".join(ids), "\n".join(sentences))
 
 
 def _earlier(needs: Needs | None) -> list[tuple[str, str]]:
@@ -139,8 +163,7 @@ def judging(sentence: str, needs: Needs | None = None) -> Iterator[None]:
     else:
         passed(sentence)
         return
-    ids, sentences = zip(*_earlier(needs), (verdict.id, str(verdict)))
-    raise Wrong("+".join(ids), "\n".join(sentences))
+    raise _together([*_earlier(needs), (verdict.id, str(verdict))])
 
 
 def passed(what: str) -> None:

@@ -128,8 +128,8 @@ def count_slips(config: dict, rank: int, targets) -> list[Hints]:
         "square-q": ("q_proj is taken for C x C, but it writes heads * head_dim numbers, which is not the width C",
                      others(q_proj=(C, C))),
         "square-q-and-o": ("q_proj and o_proj are taken for C x C, but heads * head_dim is not the width C",
-                           others(q_proj=(C, C), o_proj=(C, C))),
-        "square-attention": ("q, k, v and o are taken for square matrices, C x C",
+                           others(q_proj=(C, C), o_proj=(C, C)) if {"q_proj", "o_proj"} <= set(targets) else 0),
+        "square-attention": ("q, k, v and o are taken for square matrices, C x C", 0 if wide[1] == C else
                              others(q_proj=(C, C), k_proj=(C, C), v_proj=(C, C), o_proj=(C, C))),
         "all-square": ("every matrix is taken for square, C x C", others(**dict.fromkeys(SEVEN, (C, C)))),
         "mlp-4-wide": ("the MLP is taken as 4 * width, but the configuration states intermediate_size",
@@ -167,17 +167,17 @@ def bucket_slips(config: dict, rank: int, targets) -> dict[str, list[Hints]]:
     tensors, L = 2 * len(targets) * config["num_hidden_layers"], config["num_hidden_layers"]
     counts = count_slips(config, rank, targets)
     float32_base = {
-        "float32-base": ("these are float32 weights, but the base is bf16: 2 bytes a parameter", 2 * base),
-        "four-bit-base": ("half a byte a parameter is 4 bits; this base is bf16", base // 2 - 2 * base),
+        "float32-base": ("these are float32 weights, but the base is bf16: 2 bytes per parameter", 2 * base),
+        "four-bit-base": ("half a byte per parameter is 4 bits; this base is bf16", base // 2 - 2 * base),
     }
     adapters_too = {
         "adapters-in-frozen": ("the adapters are counted in it; they are trainable", 4 * n),
         "two-byte-adapters-in-frozen": ("the adapters are counted in it, with 2 bytes; they are trainable", 2 * n),
     }
     two_bytes = {"two-byte-adapters": (
-        "2 bytes an adapter parameter; peft keeps adapters in float32 on a 16-bit base", -2 * n)}  # fmt: skip
+        "2 bytes per adapter parameter; peft keeps adapters in float32 on a 16-bit base", -2 * n)}  # fmt: skip
     gradients = {
-        "two-byte-gradients": ("2 bytes a gradient; it has its weight's dtype, and adapters are float32", -2 * n),
+        "two-byte-gradients": ("2 bytes per gradient; it has its weight's dtype, and adapters are float32", -2 * n),
         "frozen-gradients": ("gradients are counted for all weights; frozen ones have none", 2 * base),
         "only-frozen-gradients": (
             "gradients are counted for the frozen weights, and only for them", 2 * base - 4 * n),
@@ -191,7 +191,7 @@ def bucket_slips(config: dict, rank: int, targets) -> dict[str, list[Hints]]:
     }
     moments = {
         "four-byte-moments": (
-            "4 bytes for both moments: one is missing, or they are booked in 16 bits; adapters' are float32", -4 * n),
+            "4 bytes are booked for the two moments of a parameter; each is a float32, as the adapter is", -4 * n),
         "master-copy": ("a float32 master copy is booked; the adapters are float32 already", 4 * n),
         "frozen-moments": ("moments are counted for all weights; frozen ones have none", 4 * base),
         "float32-frozen-moments": ("float32 moments are counted for all weights; frozen ones have none", 8 * base),
@@ -213,12 +213,12 @@ def regime_mistakes(parameters: int, linears: int, adapters: int) -> Hints:
     return {
         "in-gb": ("that is in GB; bytes are asked for", {regime: nbytes / 1e9 for regime, nbytes in right.items()}),
         "in-gib": ("that is in GiB; bytes are asked for", {regime: nbytes / 2**30 for regime, nbytes in right.items()}),
-        "float32-full": ("16 bytes a parameter is float32, or autocast; here everything is bf16", {"full": 16 * P}),
-        "no-moments": ("weights and gradients alone: AdamW's two moments are missing", {"full": 4 * P}),
+        "float32-full": ("16 bytes per parameter is float32 training; here everything is bf16", {"full": 16 * P}),
+        "no-moments": ("AdamW's two moments are missing; weights and gradients are there", {"full": 4 * P}),
         "one-moment": ("one of AdamW's two moments is missing", {"full": 6 * P, "lora": 2 * P + 12 * N}),
-        "float32-moments": ("float32 moments: AdamW's moments have their weight's dtype", {"full": 12 * P}),
+        "float32-moments": ("these are float32 moments, but moments have their weight's dtype", {"full": 12 * P}),
         "eight-byte-adapters": (
-            "8 bytes an adapter's number: booked with 2 bytes each, or without the moments; all four are float32",
+            "8 bytes per adapter parameter are booked: weight, gradient and both moments are float32 numbers",
             {"lora": 2 * P + 8 * N, "qlora": four_bit + rest + 8 * N}),
         "adapters-weights-alone": (
             "only the adapters' weights are booked; they have gradients and two moments as well",
@@ -234,9 +234,9 @@ def regime_mistakes(parameters: int, linears: int, adapters: int) -> Hints:
                       {"qlora": 0.5 * n + rest + trained}),
         "two-byte-scales": ("the scales are booked with 2 bytes: they are float32",
                             {"qlora": 0.53125 * n + rest + trained}),
-        "four-bytes-a-weight": ("4 bits are half a byte, and 4 bytes a parameter are booked",
+        "four-bytes-a-weight": ("4 bytes per parameter are booked; 4 bits are half a byte",
                                 {"qlora": 4 * n + rest + trained}),
-        "eight-bits": ("one byte a parameter is 8 bits", {"qlora": (1 + 1 / 16) * n + rest + trained}),
+        "eight-bits": ("one byte per parameter is 8 bits", {"qlora": (1 + 1 / 16) * n + rest + trained}),
         "float32-rest": ("what is not 4-bit is booked in float32; that is peft's preparation, left out here",
                          {"qlora": four_bit + 2 * rest + trained}),
         "no-rest": ("what is not 4-bit is missing: embeddings, head and norms", {"qlora": four_bit + trained}),

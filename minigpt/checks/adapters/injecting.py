@@ -73,13 +73,15 @@ def _layers(names, model: GPT, plain: GPT, rank: int, alpha: float, targets: Tar
         own(made, what)
         if not same(made.base.weight, linears[name].weight):
             raise Wrong("base-changed", f"{what}: the weight of {name} is not what it was")
-        shape, right = tuple(made.lora_A.shape), (rank, linears[name].in_features)
-        if shape != right:
-            swapped = shape[0] == alpha
-            raise Wrong(
-                "rank-and-alpha" if swapped else "wrong-shape",
-                f"{what}: lora_A of {name} is {shape}, not {right}{': are rank and alpha swapped?' * swapped}",
-            )
+        shapes = {"lora_A": (rank, linears[name].in_features), "lora_B": (linears[name].out_features, rank)}
+        for part, right in shapes.items():
+            shape = tuple(getattr(made, part).shape)
+            if shape != right:
+                swapped = shape[:1] == (alpha,)
+                raise Wrong(
+                    "rank-and-alpha" if swapped else "wrong-shape",
+                    f"{what}: {part} of {name} is {shape}, not {right}{': are rank and alpha swapped?' * swapped}",
+                )
     if len({id(made.lora_A) for made in layers.values()}) < len(layers):
         raise Wrong("shared-adapter", f"{what}: several layers share one adapter; each needs its own")
     if model.lm_head.weight is not model.token_embedding.weight:

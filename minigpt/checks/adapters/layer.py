@@ -154,24 +154,33 @@ def _forward_merged(made, x: Tensor) -> Tensor:
 
 
 def own(made, what: str) -> None:
-    """It is a module, and written here."""
+    """It is a module, written here, with a base and an A and a B."""
     if not isinstance(made, nn.Module) or "_modules" not in vars(made):  # a module that was never set up has none
         raise Wrong("no-module", f"{what}: LoRALinear is not an nn.Module, so its parameters are not found")
     kinds = {kind.__module__ for module in made.modules() for kind in type(module).__mro__}
     if foreign := [name for name in kinds if name.startswith(("minigpt.", "peft."))]:
         raise Wrong("not-your-own", f"{what}: that is the layer of {min(foreign)}; write your own")
+    for name in ("lora_A", "lora_B"):
+        if not isinstance(getattr(made, name, None), Tensor):
+            raise Wrong("no-parameter", f"{what}: layer.{name} is {_what(made, name)}; an nn.Parameter is asked for")
+    if not isinstance(getattr(made, "base", None), nn.Linear):
+        raise Wrong(
+            "no-base-layer", f"{what}: layer.base is {_what(made, 'base')}; the layer that was given is asked for"
+        )
 
 
-def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
+def _what(made, name: str) -> str:
+    value = getattr(made, name, Tensor)
+    return "missing" if value is Tensor else "None" if value is None else f"of type {type(value).__name__}"
+
+
+def shaped(made, case: Case) -> None:
+    """Its A and B are float32 parameters of the right shapes."""
     what = case.text
     own(made, what)
     shapes = {"lora_A": (case.rank, case.n_in), "lora_B": (case.n_out, case.rank)}
-    found = {name: getattr(made, name, None) for name in shapes}
-    sizes = {}
-    for name, value in found.items():
-        if not isinstance(value, Tensor):
-            raise Wrong("no-parameter", f"{what}: {name} is {type(value).__name__}; an nn.Parameter is asked for")
-        sizes[name] = tuple(value.shape)
+    found = {name: getattr(made, name) for name in shapes}
+    sizes = {name: tuple(value.shape) for name, value in found.items()}
     swapped = sizes["lora_A"] in (shapes["lora_B"], shapes["lora_B"][::-1])
     for name, shape in shapes.items():
         if sizes[name] != shape:
@@ -188,7 +197,12 @@ def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
             )
         if part.dtype != torch.float32:
             raise Wrong("wrong-dtype", f"{what}: {name} is {part.dtype}; adapters are float32 on any base")
-    if getattr(made, "base", None) is not base:
+
+
+def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
+    what = case.text
+    shaped(made, case)
+    if made.base is not base:
         raise Wrong("base-copied", f"{what}: layer.base is not the layer that was given; a copy costs its memory again")
     for name, parameter in before.named_parameters():
         if not same(getattr(base, name).detach(), parameter.detach()):
@@ -235,8 +249,8 @@ def _draws(draws: list[Tensor]) -> None:
     if abs(spread / bound - math.sqrt(6)) < 0.1:
         raise Wrong("kaiming-without-a", f"{what}: sqrt(6) times too wide: kaiming_uniform_ without a=math.sqrt(5)")
     if abs(spread * math.sqrt(rank) - 1) < 0.05:
-        raise Wrong("bound-of-rank", f"{what}: the bound is 1/sqrt(rank): A is (rank, in), and its fan is in")
-    raise Wrong("wrong-width", f"{what}: {spread / bound:.2f} times as wide")
+        raise Wrong("bound-of-rank", f"{what}: its bound is 1/sqrt(rank); A is (rank, in), and in is its fan-in")
+    raise Wrong("wrong-width", f"{what}: it is {spread / bound:.2f} times as wide")
 
 
 def _output(y, truth: Tensor, Wx: Tensor, BAx: Tensor, case: Case) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.checks.adapters.layer import Case, fill, make, peft_layer, scales
+from minigpt.checks.adapters.layer import Case, fill, make, peft_layer, scales, shaped
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import asked_first, by_hand, knows
 from minigpt.checks.comparing import close, same, show
@@ -35,6 +35,7 @@ class _Layer:
         base = nn.Linear(case.n_in, case.n_out, bias=case.bias)
         self.W, self.x, self.case = base.weight.detach().clone(), torch.randn(3, case.n_in), case
         self.made = make(cls, base, case)
+        shaped(self.made, case)
         self.A, self.B = fill(self.made)
         self.what = f"a base {case.n_in} -> {case.n_out}, rank {case.rank}, alpha {case.alpha:g}"
 
@@ -126,7 +127,9 @@ def _merged(layer: _Layer, left: dict, y: Tensor, which: str) -> None:
     if left["trained"]:
         raise Wrong("not-frozen", f"{what}: {which}, base.weight takes a gradient; work under torch.no_grad()")
     if left["merged"] is not True:
-        raise Wrong("flag", f"{what}: {which}, layer.merged is {show(left['merged'])}; forward asks it: True")
+        raise Wrong(
+            "flag", f"{what}: {which}, layer.merged is {show(left['merged'])}; it must be True: forward asks it"
+        )
     if not same(left["adapter"], [layer.A, layer.B]):
         raise Wrong("adapter-changed", f"{what}: {which}, the adapter is changed; unmerge needs it as it was")
     close(left["y"], y, f"{what}: the output {which}", **LOOSE)
@@ -143,4 +146,6 @@ def _apart(layer: _Layer, left: dict, weight: Tensor, which: str) -> None:
         )  # fmt: skip
     close(left["weight"], weight, f"{layer.what}: the base's weight {which}", wrong=wrong, **LOOSE)
     if left["merged"] is not False:
-        raise Wrong("flag", f"{layer.what}: {which}, layer.merged is {show(left['merged'])}; forward asks it: False")
+        raise Wrong(
+            "flag", f"{layer.what}: {which}, layer.merged is {show(left['merged'])}; it must be False: forward asks it"
+        )

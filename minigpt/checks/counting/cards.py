@@ -38,12 +38,14 @@ def slips(nbytes: int, cards: Cards) -> Hints:
 
     largest, no_card = max(cards, key=lambda name: bytes_of[name]), "no card holds them, so None"
     small, large = _chosen(nbytes, cards, gb=GIB), _chosen(nbytes, cards, gib=GB)
+    least = min(cards, key=lambda name: bytes_of[name])
     return {
         "none": (f"{right} holds them", None),
         "by-number": (f"the numbers are compared and not the bytes: {has(by_number)}, and {has(right)}", by_number),
-        "gb-as-gib": (f"GB taken for GiB: {has(small)}{'' if right else '; ' + no_card}", small),
-        "gib-as-gb": (f"GiB taken for GB: {has(right)}", large),
-        "exact-fit": ("a card holds what fills it exactly: compare with <=, not <", _chosen(nbytes + 1, cards)),
+        "gb-as-gib": (f"{has(small)}, too few{'' if right else '; ' + no_card}", small),
+        "smallest": (f"{has(least)}, too few{'' if right else '; ' + no_card}", least),
+        "gib-as-gb": (f"GiB are taken for GB: {has(right)}", large),
+        "exact-fit": ("a card holds what fills it exactly: equal is enough", _chosen(nbytes + 1, cards)),
         "first": ("that is the first card in the list that is large enough, not the smallest",
                   enough[0] if enough else None),
         "largest": (f"{has(largest)}; {no_card if right is None else right + ' is enough'}", largest),

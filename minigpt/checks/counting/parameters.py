@@ -68,7 +68,8 @@ def count_slips(model) -> list[Hints]:
         "tied-head-twice": ("the tied head is counted twice: it is the embedding's own storage", V * C),
         "no-embedding": ("the token embedding is missing", -V * C),
     } if a.tied else {
-        "no-head": ("the head is missing (or the embedding): they are not tied here, so both count", -V * C)
+        "no-head": ("the head is missing: it is not tied here, so it is a tensor of its own", -V * C),
+        "no-embedding": ("the token embedding is missing; the head is another tensor here", -V * C),
     }  # fmt: skip
     norms = {
         "no-last-norm": ("the norm after the last block is missing", -C),
@@ -107,8 +108,8 @@ def count_slips(model) -> list[Hints]:
                           L * C * (C - q)),
         "square-q-and-o": ("q_proj and o_proj are counted square, but heads * head_dim is not the width",
                            2 * L * C * (C - q)),
-        "no-q-or-o": ("q_proj or o_proj is missing", -L * C * q),
-        "no-k-or-v": ("k_proj or v_proj is missing", -L * C * kv),
+        "no-q-or-o": ("one of q_proj and o_proj is missing", -L * C * q),
+        "no-k-or-v": ("one of k_proj and v_proj is missing", -L * C * kv),
         "one-kv-head": ("k_proj and v_proj are counted with one head for all query heads", if_it_were(n_kv_head=1)),
     }  # fmt: skip
     return [embeddings, positions, attention, norms, mlp, biases, blocks]

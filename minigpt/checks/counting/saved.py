@@ -51,35 +51,37 @@ def saved_by_one_block(config: GPTConfig, batch: int, seq_len: int, device: str 
 
 def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
     """Bytes too many in what one block saves."""
-    token = 4 * batch * seq_len  # one float32 a token
+    token = 4 * batch * seq_len  # one float32 per token
     stream, heads = token * config.n_embd, token * config.n_head
     thrice = "q_proj, k_proj and v_proj share one input tensor, and it is counted three times"
     again = "attention's output and o_proj's input are one tensor, and it is counted twice"
     tensors = {
         "input-three-times": (thrice, 2 * stream), "output-twice": (again, stream),
-        "input-three-times+output-twice": (f"two things: {thrice}, and {again}", 3 * stream),
+        "input-three-times+output-twice": (f"two things: (1) {thrice}; (2) {again}", 3 * stream),
         "one-stream-missing": ("one (B, T, C) tensor is missing", -stream),
         "two-streams-missing": (
-            "two (B, T, C) tensors are missing: the norms' inputs, or their outputs", -2 * stream),
+            "two (B, T, C) tensors are missing: of each of the two norms, input and output are saved", -2 * stream),
         "no-qkv": ("q, k and v are missing: attention's backward needs all three", -3 * stream),
         "one-mlp-tensor-missing": (
-            "the input of the GELU or of down_proj is missing; the two are different tensors, 4 C wide", -4 * stream),
+            "one of the MLP's inner tensors is missing: the GELU's input and down_proj's are two, each 4 C wide",
+            -4 * stream),
         "no-mlp-tensors": ("both of the MLP's inner tensors are missing", -8 * stream),
         "narrow-mlp": ("the MLP's inner tensors are taken as C wide, and they are 4 C wide", -6 * stream),
         "published-34": (
-            "34 B T C is a published figure for 16-bit numbers with the masks of dropout; this is float32 without",
+            "34 B T C is a published figure for 16-bit numbers and dropout; this step has float32 and no dropout",
             34 * batch * seq_len * config.n_embd - 16 * stream - heads - 4 * token),
     }  # fmt: skip
     attention = {
         "scores": ("a score matrix is counted: the fused kernel never stores one", heads * seq_len),
         "scores-twice": ("two score matrices are counted: the fused kernel never stores one", 2 * heads * seq_len),
         "no-logsumexp": ("the logsumexp is missing: one float32 for each head of each token", -heads),
-        "one-logsumexp": ("the logsumexp is counted once a token, and every head has its own", token - heads),
+        "one-logsumexp": ("the logsumexp is counted once per token, and every head has its own", token - heads),
     }
     statistics = {
         "no-statistics": (
-            "the norms' statistics are missing: two float32 a token in each of the two norms", -4 * token),
-        "one-statistic": ("one float32 a token and norm is counted; a norm keeps two, the mean and 1/std", -2 * token),
+            "the norms' statistics are missing: two float32 per token in each of the two norms", -4 * token),
+        "one-statistic": (
+            "one float32 per token and norm is counted; a norm keeps two, the mean and 1/std", -2 * token),
     }  # fmt: skip
     return [tensors, attention, statistics]
 
@@ -103,7 +105,9 @@ def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu"
         "logits-too": ("logits are counted beside the log-probabilities: the loss saves only the latter", logits),
     }  # fmt: skip
     last_norm = {
-        "half-last-norm": ("the last norm's input or output is missing (the output is the head's input)", -stream),
+        "half-last-norm": (
+            "one of the last norm's two tensors is missing: its input, and its output, which is the head's input",
+            -stream),
         "no-last-norm-tensors": (
             "the last norm's input and output are missing (the output is the head's input)", -2 * stream),
         "embedding-output": (
@@ -111,10 +115,11 @@ def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu"
     }  # fmt: skip
     indices = {
         "eight-bytes-a-token-missing": (
-            "8 bytes a token are missing: the token indices, the targets (both int64), or the last norm's statistics",
+            "8 bytes per token are missing: so large are the token indices and the targets, both int64, and the last "
+            "norm's two statistics",
             -8 * tokens),
         "sixteen-bytes-a-token-missing": (
-            "16 bytes a token are missing: token indices and targets, both int64", -16 * tokens),
+            "16 bytes per token are missing: token indices and targets, both int64", -16 * tokens),
         "four-byte-indices": ("indices are counted with 4 bytes: int64 has 8", -8 * tokens - 4 * seq_len),
         "no-positions": ("the position indices are missing: (T,) of int64", -8 * seq_len),
         "positions-a-sequence": (

@@ -49,17 +49,17 @@ def precision_slips(parameters: int, tensors: int, precision: str) -> dict[str, 
         "eight-byte-step-counts": ("AdamW's step count is booked in 8 bytes; it is a float32", 4 * tensors),
     }  # fmt: skip
     if PRECISIONS[precision].weights == 2:
-        master = ("a float32 master copy is booked, and pure bf16 has none", 4 * n)
         return {
             "weights": [{"float32-weights": ("these are float32 weights, but in pure bf16 the weights are bf16", 2 * n),
-                         "master-copy": master}],
+                         "master-copy": ("a float32 master copy is booked, and pure bf16 has none", 4 * n)}],
             "gradients": [{"float32-gradients": (
                 "these are float32 gradients, but a gradient has its weight's dtype", 2 * n)}],
             "optimizer": [step_counts, {
                 "one-moment": ("one of AdamW's two moments is missing", -2 * n),
                 "float32-moments": (
-                    "these are float32 moments, but AdamW's moments have their weight's dtype", 4 * n),
-                "master-copy": master,
+                    "8 bytes per parameter are booked: each moment has its weight's dtype, which is bf16 here, and "
+                    "there is no master copy beside them", 4 * n),
+                "master-copy": ("a float32 master copy is booked beside float32 moments; pure bf16 has neither", 8 * n),
             }],
         }  # fmt: skip
     master = ("a master copy is booked, but under autocast the weights are the float32 copy", 4 * n)
@@ -77,8 +77,9 @@ def precision_slips(parameters: int, tensors: int, precision: str) -> dict[str, 
             "copy-of-gradients": ("a bf16 copy of the gradients is booked, and there is none", 2 * n),
         }],
         "optimizer": [step_counts, {
-            "one-moment": ("one of AdamW's two moments is missing", -4 * n),
-            "two-byte-moments": ("these are bf16 moments, but AdamW's moments have their weight's dtype", -4 * n),
+            "one-moment": (
+                "4 bytes per parameter are booked: AdamW has two moments, and each has its weight's dtype, float32",
+                -4 * n),
             "master-copy": master,
         }],
     }  # fmt: skip
@@ -101,10 +102,10 @@ def float32_slips(config: GPTConfig) -> dict[str, list[Hints]]:
     }  # fmt: skip
     moments = {
         "one-moment": ("one of the two moments is missing", -4 * n),
-        "third-moment": ("a third number a parameter is booked: float32 training has no master copy", 4 * n),
+        "third-moment": ("a third number per parameter is booked: float32 training has no master copy", 4 * n),
     }
-    two_bytes = {"two-byte-weights": ("2 bytes a weight: that is a 16-bit model", -2 * n)}
-    two_bytes_too = {"two-byte-gradients": ("2 bytes a gradient; it has its weight's dtype, float32", -2 * n)}
+    two_bytes = {"two-byte-weights": ("2 bytes per weight: that is a 16-bit model, and this one is float32", -2 * n)}
+    two_bytes_too = {"two-byte-gradients": ("2 bytes per gradient; it has its weight's dtype, float32", -2 * n)}
     return {
         "weights": [*times(counts, 4), two_bytes], "gradients": [*times(counts, 4), two_bytes_too],
         "optimizer": [step_counts, moments, *times(counts, 8)],

@@ -19,18 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from minigpt import nf4
-from minigpt.checks.calling import call, explained
+from minigpt.checks.calling import call, explained, first_sentence, name_of
 from minigpt.checks.closing import by_hand, knows, refuse
-from minigpt.checks.comparing import show
+from minigpt.checks.comparing import show, values
 from minigpt.checks.naming import Hints
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.engine import layers
 from minigpt.optim import blockwise
 
 HINTS = {  # part of what an answer's error says: what it means here
-    "StatisticsError": "The quantiles of 0 and of 1 are infinite; stop at end",
-    "is invalid for input of size": "Not every number of weights divides by the block; the last may be short",
-    "must match the size of tensor": "A short last block, or an odd number of codes, leaves one of the two shorter",
+    "p must be in the range": "The quantiles of 0 and of 1 are infinite; stop at end",
+    "shape '[-1, 2]' is invalid": "The number of codes may be odd",
+    "is invalid for input of size": "The number of weights need not be a multiple of the block; the last may be short",
     "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
 }
 
@@ -73,33 +73,29 @@ def random_weight(shape, dtype=torch.float32, seed: int = 0, size: float = 0.02)
     return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
 
 
-def ask(function: Callable, *args):
+def ask(function: Callable, *args, infinite: str = "does it divide by a 0?"):
     """``by_hand``, with a hint where its error has one; what it gives holds no NaN and no infinity."""
     try:
         given = by_hand(function, *args)
     except Wrong as verdict:
         raise explained(verdict, HINTS) from verdict.__cause__
-    parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, Tensor)]
-    if not all(((part - part) == 0).all().item() for part in parts):
-        raise Wrong(
-            "not-finite",
-            f"{function.__name__} gives NaN or infinity: from 0 * (1 / 0), or from the quantile of 0 or of 1",
-        )
+    for part in given if isinstance(given, (tuple, list)) else [given]:
+        if isinstance(part, Tensor) and not ((numbers := values(part, name_of(function))) - numbers == 0).all().item():
+            raise Wrong("not-finite", f"{name_of(function)} gives numbers that are not finite: {infinite}")
     return given
 
 
 def follows_device(function: Callable, *args) -> None:
     """The result must lie where the arguments lie: tried on torch's ``meta`` device, whose tensors have no values."""
-    name, moved = function.__name__, tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
+    name, moved = name_of(function), tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
     try:
         got = call(function, *moved, twice=False, untouched=False)
     except Wrong as verdict:
-        said = (str(verdict.__cause__ or "") or str(verdict)).splitlines()[0]
+        said, code = first_sentence(str(verdict.__cause__ or verdict)), str(verdict).partition("\n")[2]
         raise Wrong(
             "needs-values",
-            f"{name} fails with tensors on the meta device, which have no values: {said}. Make "
-            "new tensors on the first argument's device, and calculate with tensors, not with numpy, .tolist() or "
-            ".item()",
+            f"{name} must work on any device; on meta, whose tensors have no values, it fails: {said}. Make new "
+            f"tensors on the first argument's device, without numpy, .tolist() and .item()\n{code}".rstrip(),
         ) from verdict
     if tensor(got, name).device.type != "meta":
         raise Wrong(

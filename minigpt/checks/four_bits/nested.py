@@ -96,11 +96,11 @@ def _offset(got: Tensor, absmax: Tensor, truth: Tensor, what: str) -> None:
     wrong = {
         "offset-zero": ("nothing is subtracted; absmax is positive, and half of a signed table would lie idle",
                         torch.tensor(0.0)),
-        "offset-smallest": ("the smallest absmax; the mean is asked for", absmax.min()),
-        "offset-largest": ("the largest absmax; the mean is asked for", absmax.max()),
-        "offset-median": ("the median; the mean is asked for", absmax.median()),
-        "offset-middle": ("the middle of the range; the mean is asked for", (absmax.max() + absmax.min()) / 2),
-        "offset-first-block": ("the mean of the first block of 256; the mean of all is asked for",
+        "offset-smallest": ("that is the smallest absmax; the mean is asked for", absmax.min()),
+        "offset-largest": ("that is the largest absmax; the mean is asked for", absmax.max()),
+        "offset-median": ("that is the median; the mean is asked for", absmax.median()),
+        "offset-middle": ("that is the middle of the range; the mean is asked for", (absmax.max() + absmax.min()) / 2),
+        "offset-first-block": ("that is the mean of the first block of 256; the mean of all is asked for",
                                absmax[:BLOCK].mean()),
         "padding": ("what pads the last block is in the mean", _rows(absmax).mean()),
     }  # fmt: skip
@@ -108,21 +108,21 @@ def _offset(got: Tensor, absmax: Tensor, truth: Tensor, what: str) -> None:
 
 
 def _second(got, absmax: Tensor, truth: Tensor, what: str) -> None:
-    counts = {"one-for-all": ("one for the whole tensor; 256 share one", 1),
+    counts = {"one-for-all": ("that is one for the whole tensor; 256 absmax values share one", 1),
               "short-block-lost": ("the last, short block has none", len(absmax) // BLOCK)}  # fmt: skip
-    counts |= {f"second-each-{n}": (f"one for each {n}; 256 absmax values share one", -(-len(absmax) // n))
+    counts |= {f"second-each-{n}": (f"that is one for every {n}; 256 absmax values share one", -(-len(absmax) // n))
                for n in (64, 128, 4096)}  # fmt: skip
     got = vector(got, len(truth), torch.float32, what, counts)
     x, rows = _rows(absmax - absmax.mean()), _rows(absmax)
     close(got, truth, what, rtol=1e-6, atol=0, wrong={
         "not-subtracted": ("the offset is not subtracted before the largest is taken", rows.amax(1)),
-        "no-abs": ("the largest value; the largest absolute value is asked for", x.amax(1)),
-        "absmin": ("the smallest value", x.amin(1)),
+        "no-abs": ("that is the largest value; the largest absolute value is asked for", x.amax(1)),
+        "absmin": ("that is the smallest value; the largest absolute value is asked for", x.amin(1)),
         "padding": ("what pads the last block counts: subtract first, then pad with zeros",
                     (rows - absmax.mean()).abs().amax(1)),
         "offset-a-block": ("each block has an offset of its own; there is one for the tensor",
                            (rows - rows.mean(1, keepdim=True)).abs().amax(1)),
-        "divided-by-127": ("divided by 127, as for integers; the table's largest value is 1", truth / 127),
+        "divided-by-127": ("it is divided by 127, as for integers; the table's largest value is 1", truth / 127),
     })  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _code_slips(absmax: Tensor, offset: Tensor, second: Tensor) -> list[tuple[st
     shifted, scale = absmax - offset, second.repeat_interleave(BLOCK)[: len(absmax)]
     x, dealt = shifted / scale, second.repeat(BLOCK)[:n]
     sign = "the sign is lost; absmax - offset has both"
-    integers = "equal steps, as for integers; look for the nearest value of the table"
+    integers = "they count equal steps, as for integers; look for the nearest value of the table"
     return [
         ("unsigned", "they point into the unsigned table; absmax - offset has both signs", nearest(x, unsigned)),
         ("sign-lost", sign, nearest(x.abs(), unsigned)), ("sign-lost", sign, nearest(x.abs(), signed)),

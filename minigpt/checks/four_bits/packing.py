@@ -1,6 +1,6 @@
 """Judging how a student packs 4-bit codes and makes weights of them again; the truth is bitsandbytes on a CPU.
 
-    packs(pack, n)                    two codes a byte
+    packs(pack, n)                    two codes per byte
     unpacks(unpack, n)                and back
     restores(dequantize, weight)      code * absmax in float32, then the weight's dtype
 
@@ -35,7 +35,7 @@ def packs(pack: Callable, n: int) -> None:
     """``pack(codes)`` -> bytes, of n codes."""
     what, size = f"pack, {n} codes", (n + 1) // 2
     got = vector(ask(pack, unpacked(_bytes(n), n)), size, torch.uint8, what, {
-        "not-packed": ("one code a byte: nothing is packed", n),
+        "not-packed": ("one code per byte: nothing is packed", n),
         "last-lost": ("the last of an odd number of codes is lost", n // 2),
     })  # fmt: skip
     right = _bytes(n)
@@ -78,7 +78,7 @@ def unpacks(unpack: Callable, n: int) -> None:
     asked = asked_first([partial(ask, unpack, _bytes(n), n), partial(follows_device, unpack, _bytes(n), n)])
     got = vector(next(asked), n, torch.uint8, what, {
         "half-byte-too-many": ("the half byte that is left over is in it", 2 * size),
-        "not-unpacked": ("one code a byte; there are two", size),
+        "not-unpacked": ("one code is taken from each byte; it holds two", size),
     })  # fmt: skip
     packed = _bytes(n)
     codes = unpacked(packed, n)
@@ -114,7 +114,7 @@ def restores(dequantize: Callable, weight: Weight) -> None:
         flat = got.ndim == 1 and got.numel() == shape.numel()
         raise Wrong(
             "flat" if flat else "wrong-shape",
-            f"{what}: its shape is {tuple(got.shape)}, not {tuple(shape)}.{' It is flat: .view(shape)' * flat}",
+            f"{what}: its shape is {tuple(got.shape)}, not {tuple(shape)}{': it is flat' * flat}",
         )
     wrong = _restoring_slips(*_stored(weight), weight)
     close(got, _restored(weight).view(shape), what, rtol=0, atol=0, dtype=weight.dtype, wrong=wrong)
@@ -133,9 +133,11 @@ def _restoring_slips(codes: Tensor, absmax: Tensor, weight: Weight) -> Hints:
         "repeat": ("absmax is dealt out with repeat; the weights of a block stand together: repeat_interleave",
                    values * absmax.repeat(block)[:n]),
         "no-absmax": ("absmax is missing: these are the values of the table", values),
-        "divided": ("divided by absmax; multiply", values / scale),
+        "divided": ("the values are divided by absmax; they are to be multiplied", values / scale),
         "codes-multiplied": ("the codes themselves are multiplied; look them up in the table", codes * scale),
         "one-absmax": ("one absmax is used for all blocks", values * absmax[0]),
+        "blocks-of-64": ("blocks of 64 are taken, whatever is asked for",
+                         values * absmax.repeat_interleave(64)[:n] if 64 * len(absmax) >= n else values),
         "integer-steps": ("the codes are read as steps of 1/7, as for integers", (codes.float() - 7) / 7 * scale),
     }  # fmt: skip
     return given(flat, lambda value: value.to(dtype).view(weight.shape))

@@ -36,7 +36,7 @@ NF4 = bnb.get_4bit_type("nf4", device="cpu")  # (16,) float32
 def table(codebook: Callable, end: float) -> None:
     """``codebook(end)``: (16,) float32, eight quantiles above zero, seven below, equal steps of probability."""
     what = f"codebook({end:g})"
-    values = vector(ask(codebook, end), 16, torch.float32, what, {
+    values = vector(ask(codebook, end, infinite="the quantiles of 0 and of 1 are infinite"), 16, torch.float32, what, {
         "seven-above": ("seven on each side and zero: one more is needed, above", 15),
         "one-side": ("only one side of zero", 8),
         "eight-below": ("eight on each side and zero: one side has seven", 17),
@@ -68,11 +68,11 @@ def _table_mistakes(end: float, right: Tensor) -> Hints:
     return {
         "not-normalized": ("the values are not divided by the largest; they must lie in [-1, 1]", raw),
         "sides-swapped": ("seven values above zero and eight below: it is the other way round", -right.flip(0)),
-        "equal-values": ("equal steps of the value; the steps are equal in probability", torch.cat([low, high])),
+        "equal-values": ("the values have equal steps; it is the probability that has", torch.cat([low, high])),
         "eight-steps-below": (
             "eight steps on both sides: the seven values below stop short of the end",
             torch.tensor(sorted([*made(8, 8)[1:8].tolist(), *raw[7:].tolist()])) / raw.max()),
-        "short-steps": ("the steps are 1/9 and 1/8 of the way: eight steps, and seven, lead to the end itself",
+        "short-steps": ("the last step stops short of the end: eight steps, and seven, lead to the end itself",
                         ninths / ninths.max()),
         **{f"fixed-end-{e:.3f}".replace(".", "-"): (f"the end is {e:g}, whatever is asked for", x / x.max())
            for e, x in other.items() if e != end},
@@ -133,8 +133,8 @@ def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: s
     if truth.max() < 1e-20 and (code[codes.clamp(max=len(code) - 1)].abs() <= code[right.long()].abs()).all():
         raise Wrong(
             "guarded",
-            f"{what}: something is added to absmax before 1 / absmax, or it is clamped, and a block "
-            f"this small feels it ({differing(codes, right)})",
+            f"{what}: what guards against 1 / 0 changes a block as small as this; only a block of zeros needs a guard "
+            f"({differing(codes, right)})",
         )
     for id, (sentence, slip) in _slips(weight, code).items():
         if (codes == rounded(weight, code, block, **slip)[0]).all():
@@ -185,13 +185,14 @@ def _slips(weight: Tensor, code: Tensor) -> Hints:
                    dict(right=True)),
         "division": ("w / absmax rounds otherwise than bitsandbytes' w * (1 / absmax); take the reciprocal first",
                      dict(divide=True)),
-        "division-and-tie-up": ("w / absmax, and a tie takes the upper code; it is w * (1 / absmax), and the lower",
+        "division-and-tie-up": ("two things: (1) it is w * (1 / absmax), not w / absmax; (2) a tie takes the "
+                                "lower code, not the upper",
                                 dict(divide=True, right=True)),
         "float64": ("the arithmetic is in float64; bitsandbytes' is in float32", dict(dtype=torch.float64)),
         "largest-below": ("the largest value below x is taken, not the nearest", dict(shift=-1)),
         "smallest-above": ("the smallest value above x is taken, not the nearest", dict(shift=0)),
         "not-divided": ("the weights are not divided by absmax", dict(scale=lambda rows: torch.ones(len(rows)))),
-        "one-absmax": ("one absmax for the whole tensor scales the weights; each block has its own",
+        "one-absmax": ("the weights are scaled by one absmax for the whole tensor; each block has its own",
                        dict(scale=lambda rows: rows.abs().max().expand(len(rows)))),
         "no-abs": ("the weights are scaled by their block's largest value; the largest absolute value is asked for",
                    dict(scale=lambda rows: rows.amax(1))),
@@ -210,29 +211,31 @@ def _other_codes(weight: Tensor, code: Tensor, block: int, right: Tensor, truth:
     """Codes that are no ``rounded``."""
     n, flat = weight.numel(), weight.reshape(-1).float()
     return {
-        "descending": ("the codes run from the largest value down", len(code) - 1 - right.int()),
+        "descending": ("the codes count from the largest value down; 0 is the smallest", len(code) - 1 - right.int()),
         "argmin-of-x-minus-value": ("argmin without abs: the smallest x - value is that of the largest value",
                                     torch.full((n,), len(code) - 1)),
         "argmin-of-value-minus-x": ("argmin without abs: the smallest value - x is that of the smallest value",
                                     torch.zeros(n)),
-        "repeat": ("absmax is dealt out with repeat; the 64 weights of a block stand together: repeat_interleave",
+        "repeat": (f"absmax is dealt out with repeat; the {block} weights of a block stand together: repeat_interleave",
                    _pick(flat * (1 / truth).repeat(block)[:n], code)),
         "integer-steps": (
-            "the index of a value in equal steps, as for integers; look for the nearest value of the table",
+            "the codes count equal steps, as for integers; look for the nearest value of the table",
             (7 * flat / truth.repeat_interleave(block)[:n]).round() + 7),
     }  # fmt: skip
 
 
 def _absmax(got, truth: Tensor, weight: Tensor, block: int, what: str) -> None:
     n = weight.numel()
-    counts = {f"absmax-each-{other}": (f"one for each {other} weights", -(-n // other))
+    own = f"each block of {block} weights has its own"
+    counts = {f"absmax-each-{other}": (f"that is one for every {other} weights; {own}", -(-n // other))
               for other in (32, 64, 128, 256) if other != block}  # fmt: skip
+    if weight.ndim > 1:
+        counts |= {"absmax-a-column": (f"that is one for each column of the matrix; {own}", weight.shape[-1]),
+                   "absmax-a-row": (f"that is one for each row of the matrix; {own}", weight.shape[0])}  # fmt: skip
     counts |= {
-        "absmax-a-column": ("one for each column of the matrix", weight.shape[-1]),
-        "absmax-a-weight": ("one for each weight", n),
+        "absmax-a-weight": (f"that is one for each weight; {own}", n),
         "short-block-lost": ("the last, short block has none", n // block),
-        "absmax-a-row": ("one for each row of the matrix", weight.shape[0]),
-        "one-absmax": ("one for the whole tensor", 1),
+        "one-absmax": (f"that is one for the whole tensor; {own}", 1),
     }
     got = vector(got, len(truth), torch.float32, f"{what}: absmax", counts)
     if (got == truth.double()).all():
@@ -241,30 +244,31 @@ def _absmax(got, truth: Tensor, weight: Tensor, block: int, what: str) -> None:
     if (more >= 0).all() and more.max() < 1e-4 and truth.min() > 0:
         raise Wrong(
             "guarded",
-            f"{what}: absmax: it is up to {more.max():.0e} too large: something is added to it, or it "
-            "is clamped. A small block needs its own absmax; only zero is special",
+            f"{what}: absmax: it is up to {more.max():.0e} too large. It is the largest absolute value itself, in a "
+            "small block, too; only a block of zeros needs a guard",
         )
     close(got, truth, f"{what}: absmax", rtol=0, atol=0, wrong=_absmax_slips(truth, weight, block))
 
 
 def _absmax_slips(truth: Tensor, weight: Tensor, block: int) -> Hints:
-    padding = (0, -weight.numel() % block)
+    padding, asked = (0, -weight.numel() % block), "the largest absolute value is asked for"
     flat = F.pad(weight.reshape(-1).float(), padding).view(-1, block)
     return {
-        "no-abs": ("the largest value of a block; the largest absolute value is asked for", flat.amax(1)),
+        "no-abs": (f"that is the largest value of a block; {asked}", flat.amax(1)),
         "sign-kept": ("its sign is kept; absmax is positive",
                       flat.gather(1, flat.abs().argmax(1, keepdim=True))[:, 0]),
-        "absmin": ("the smallest value of a block", flat.amin(1)),
-        "mean": ("the mean absolute value of a block", flat.abs().mean(1)),
-        "mean-square": ("the root mean square of a block", flat.square().mean(1).sqrt()),
-        "reciprocal": ("1 / absmax", 1 / truth),
-        "half-range": ("half of a block's range, (max - min) / 2", (flat.amax(1) - flat.amin(1)) / 2),
-        "deviation": ("the standard deviation of a block", flat.std(1)),
-        "sevenths": ("absmax / 7, as for integers", truth / 7),
-        "one-absmax": ("absmax of the whole tensor", flat.abs().max().expand(len(flat))),
+        "absmin": (f"that is the smallest value of a block; {asked}", flat.amin(1)),
+        "mean": (f"that is the mean absolute value of a block; {asked}", flat.abs().mean(1)),
+        "mean-square": (f"that is the root mean square of a block; {asked}", flat.square().mean(1).sqrt()),
+        "reciprocal": ("that is 1 / absmax", 1 / truth),
+        "half-range": (f"that is half of a block's range, (max - min) / 2; {asked}", (flat.amax(1) - flat.amin(1)) / 2),
+        "deviation": (f"that is the standard deviation of a block; {asked}", flat.std(1)),
+        "sevenths": ("that is absmax / 7, as for integers", truth / 7),
+        "one-absmax": ("that is absmax of the whole tensor; each block has its own",
+                       flat.abs().max().expand(len(flat))),
         "columns": ("the blocks run along the wrong axis, down the columns; a weight is cut row after row",
                     rounded(weight.transpose(0, -1), NF4, block)[1]),
-        "strided": ("the blocks are strided: every so many weights go together; 64 neighbours make a block",
+        "strided": (f"the blocks are strided: weights far apart go together, and {block} neighbours make a block",
                     F.pad(weight.reshape(-1).float(), padding).view(block, -1).abs().amax(0)),
     }  # fmt: skip
 

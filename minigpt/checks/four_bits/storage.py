@@ -1,7 +1,7 @@
 """The bytes of weights in 4 bits: the truth from the tensors of bitsandbytes, and the slips people make.
 
     stores(answer, (n, block, double))         ``answer(n, block, double)``, bytes of the storages of n weights
-    scales(answer, (weights, block), only)     ``answer(weights, block)``, what the scales cost: bits a weight, and GB
+    scales(answer, (weights, block), only)     ``answer(weights, block)``, what the scales cost: bits per weight, and GB
 
 Left out: bitsandbytes' two tables, the same for every tensor: 64 bytes, and 1,024 with double quantization.
 """
@@ -46,8 +46,8 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> list[Hints]:
     """Bytes too many in ``stored(n, block, double)``."""
     short, short64 = -(-n // block), -(-n // 64)  # blocks, the short one included
     codes = {
-        "byte-a-weight": ("one byte a weight: two codes share a byte", n - (n + 1) // 2),
-        "two-bytes-a-weight": ("2 bytes a weight are counted; the codes take half a byte", 2 * n - (n + 1) // 2),
+        "byte-a-weight": ("one byte per weight: two codes share a byte", n - (n + 1) // 2),
+        "two-bytes-a-weight": ("2 bytes per weight are counted; a code takes half a byte", 2 * n - (n + 1) // 2),
         "no-codes": ("the codes themselves are missing", -((n + 1) // 2)),
     }  # fmt: skip
     rounding = {
@@ -63,9 +63,12 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> list[Hints]:
             rounding
             | {
                 "short-block-lost": ("the last, short block has an absmax too: round up", 4 * (n // block - short)),
-                "two-byte-absmax": ("absmax in 2 bytes; it is a float32 whatever the weight's dtype", -2 * short),
+                "two-byte-absmax": (
+                    "absmax is counted in 2 bytes; it is a float32 whatever the weight's dtype",
+                    -2 * short,
+                ),
                 "one-byte-absmax": (
-                    "one byte for each absmax; without double quantization it is a float32",
+                    "one byte is counted for each absmax; without double quantization it is a float32",
                     -3 * short,
                 ),
                 "no-absmax": ("the absmax values are missing: a float32 for each block", -4 * short),
@@ -87,16 +90,19 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> list[Hints]:
         "blocks-of-64": ("blocks of 64 are counted, whatever is asked for",
                          short64 - short + 4 * (-(-short64 // BLOCK) - second)),
         "plain": ("that is without double quantization", (n + 1) // 2 + 4 * short - stored(n, block, True)),
-        "no-second": ("the second absmax is missing: a float32 for 256 blocks", -4 * second),
+        "no-second": ("the second absmax values are missing: a float32 for every 256 blocks", -4 * second),
+        "no-scales-at-all": ("the scales are missing: the codes of absmax, the second absmax values, the offset",
+                             -short - 4 * second - 4),
         "short-second-lost": ("the last, short block of 256 has a second absmax too: round up",
                               4 * (short // BLOCK - second)),
-        "second-each-64": ("a second absmax for each 64 blocks; 256 share one", 4 * (-(-short // 64) - second)),
-        "second-each-256-weights": ("a second absmax for each 256 weights; for each 256 blocks there is one",
+        "second-each-64": ("a second absmax is counted for every 64 blocks; 256 share one",
+                           4 * (-(-short // 64) - second)),
+        "second-each-256-weights": ("a second absmax is counted for every 256 weights; 256 blocks share one",
                                     4 * (-(-n // BLOCK) - second)),
-        "two-byte-second": ("2 bytes for a second absmax; it is a float32", -2 * second),
-        "one-byte-second": ("1 byte for a second absmax; it is a float32", -3 * second),
+        "two-byte-second": ("2 bytes are counted for a second absmax; it is a float32", -2 * second),
+        "one-byte-second": ("1 byte is counted for a second absmax; it is a float32", -3 * second),
         "no-offset": ("the offset is missing: one float32", -4),
-        "offset-a-block": ("an offset for each block of 256; there is one", 4 * (second - 1)),
+        "offset-a-block": ("an offset is counted for each block of 256; there is one for all", 4 * (second - 1)),
     }  # fmt: skip
     return [codes, tables, scales]
 
@@ -104,11 +110,11 @@ def byte_slips(n: int, block: int = 64, double: bool = False) -> list[Hints]:
 def scale_bits(weights: int, block: int = 64) -> dict[str, float]:
     """What the scales cost, by bitsandbytes' storages: before and after double quantization, and saved.
 
-    "before", "after" and "saved" are in bits a weight, "saved_gb" in GB for ``weights`` weights.
+    "before", "after" and "saved" are in bits per weight, "saved_gb" in GB for ``weights`` weights.
     """
     n = 2 * BLOCK * block  # whole blocks, so that nothing is rounded up
     before, after = (8 * stored(n, block, double) / n - 4 for double in (False, True))
-    after -= 8 * 4 / n  # the offset, one a tensor
+    after -= 8 * 4 / n  # the offset, one per tensor
     return dict(before=before, after=after, saved=before - after, saved_gb=weights * (before - after) / 8 / GB)
 
 
@@ -117,14 +123,14 @@ def bit_mistakes(weights: int, block: int = 64) -> Hints:
     before, after, saved, gigabytes = scale_bits(weights, block).values()
     no_second, no_codes = 8 / block, 32 / (block * BLOCK)
     return {
-        "bytes": ("that is in bytes a weight; bits are asked for",
+        "bytes": ("that is in bytes per weight; bits are asked for",
                   dict(before=before / 8, after=after / 8, saved=saved / 8)),
         "four-bits-too": ("the four bits of the weight are in it; the scales alone are asked for",
                           dict(before=before + 4, after=after + 4)),
         "two-byte-absmax": ("an absmax is booked in 16 bits; it is a float32",
                             dict(before=before / 2, saved=before / 2 - after)),
         "one-byte-absmax": ("an absmax is booked in 8 bits; before, it is a float32", dict(before=before / 4)),
-        "no-second": ("the second absmax is missing: 32 bits for 256 blocks",
+        "no-second": ("the second absmax is missing: 32 bits for every 256 blocks",
                       dict(after=no_second, saved=before - no_second)),
         "no-absmax-codes": ("the codes of absmax are missing: 8 bits for each block",
                             dict(after=no_codes, saved=before - no_codes)),
@@ -135,17 +141,18 @@ def bit_mistakes(weights: int, block: int = 64) -> Hints:
         "second-each-64": ("64 blocks share a second absmax; it is 256", dict(after=(8 + 32 / 64) / block)),
         "one-byte-second": ("the second absmax is booked with 8 bits; it is a float32",
                             dict(after=(8 + 8 / BLOCK) / block)),
-        "blocks-of-64": ("blocks of 64, whatever is asked for", dict(before=32 / 64, after=(8 + 32 / BLOCK) / 64)),
+        "blocks-of-64": ("that is for blocks of 64, whatever is asked for",
+                         dict(before=32 / 64, after=(8 + 32 / BLOCK) / 64)),
         "saved-is-before": ("that is what the scales cost before; before - after is saved",
                             dict(saved=before, saved_gb=weights * before / 8 / GB)),
         "saved-is-after": ("that is what is left of the scales; before - after is saved", dict(saved=after)),
-        "sign": ("after - before: the other way round", dict(saved=-saved, saved_gb=-gigabytes)),
-        "share": ("that is a share; bits a weight are asked for", dict(saved=saved / before)),
-        "bits-for-gb": ("those are bits a weight, not GB: times the weights, by 8, by 1e9", dict(saved_gb=saved)),
-        "weights-themselves": ("half a byte a weight is the weight itself, not what its scales can save",
+        "sign": ("that is after - before; it is the other way round", dict(saved=-saved, saved_gb=-gigabytes)),
+        "share": ("that is a share; bits per weight are asked for", dict(saved=saved / before)),
+        "bits-for-gb": ("those are bits per weight; GB are asked for, for all weights", dict(saved_gb=saved)),
+        "weights-themselves": ("half a byte per weight is the weight itself, not what its scales can save",
                                dict(saved=4.0, saved_gb=weights / 2 / GB)),
-        "bits": ("8 times too much: those are bits; divide by 8", dict(saved_gb=8 * gigabytes)),
-        "gib-for-gb": ("off by exactly 1.0737: GiB where GB was asked (2**30 in the place of 10**9)",
+        "bits": ("8 times too much: those are bits, and GB are bytes", dict(saved_gb=8 * gigabytes)),
+        "gib-for-gb": ("that is in GiB, divided by 2**30; GB are asked for",
                        dict(saved_gb=gigabytes * GB / GIB)),
         "bytes-for-gb": ("that is in bytes; GB are asked for", dict(saved_gb=gigabytes * GB)),
         "mb-for-gb": ("that is in MB; GB are asked for", dict(saved_gb=gigabytes * 1000)),

@@ -67,8 +67,8 @@ def _layer(made: GPT, name: str, what: str) -> Any:
     if isinstance(layer, NF4Linear):
         raise Wrong(
             "not-adapted",
-            f"{what}: {name} has no adapter; every matrix of the blocks gets one, and inject's own "
-            'default is q_proj and v_proj: targets="all-linear"',
+            f"{what}: {name} has no adapter; every matrix of the blocks gets one, and inject's own default is q_proj "
+            "and v_proj",
         )
     if isinstance(layer, nn.Linear):
         raise Wrong("untouched", f"{what}: {name} is neither in 4 bits nor adapted")
@@ -91,7 +91,7 @@ def _four_bits(base: NF4Linear, weight: torch.Tensor, what: str) -> None:
     if not isinstance(found.absmax, Statistics):
         raise Wrong(
             "float32-scales",
-            f"{what}: its scales are float32, 4.5 bits a weight; double_quantization stores them in 8 bits",
+            f"{what}: its scales are float32, 4.5 bits per weight; double_quantization stores them in 8 bits",
         )
     if found.block != right.block:
         raise Wrong("other-block", f"{what}: {found.block} weights share a scale; {right.block} are asked for")
@@ -129,7 +129,7 @@ def _rest(made: GPT, plain: GPT, dtype: torch.dtype, what: str) -> None:
             continue
         found = made.get_parameter(name)
         if found.dtype != dtype:
-            id, why = (("not-upcast", "upcast makes everything 16-bit that is left float32") if dtype == torch.float32
+            id, why = (("not-upcast", "upcast turns what is left in 16 bits into float32") if dtype == torch.float32
                        else ("upcast", "without upcast it stays as it was"))  # fmt: skip
             raise Wrong(id, f"{what}: {name} is {found.dtype}; {why}")
         if not same(found.detach().float(), before.detach().float()):

@@ -17,22 +17,22 @@ from typing import Any
 
 import torch
 
-from minigpt.checks.calling import call, silence
+from minigpt.checks.calling import call, first_sentence, name_of, silence
 from minigpt.checks.comparing import show, whole
 from minigpt.checks.verdict import Wrong
 from minigpt.real import OURS, SEVEN, save_tiny_llama
 
 BITS: dict[str, tuple[Any, dict]] = {
     "bnb_4bit_quant_type": ("nf4", {"fp4": "fp4 is the default; the codes made for normal weights are nf4"}),
-    "bnb_4bit_use_double_quant": (True, {False: "the scales stay float32, which is the default: 4.5 bits a weight"}),
+    "bnb_4bit_use_double_quant": (True, {False: "the scales stay float32, which is the default: 4.5 bits per weight"}),
     "bnb_4bit_compute_dtype": (torch.bfloat16, {
-        torch.float32: "matrices are made float32 for each product; that is the default, slow, and 4 bytes a number",
+        torch.float32: "matrices are made float32 for each product; that is the default, slow, and 4 bytes per number",
         torch.float16: "float16 overflows where bfloat16 does not, and Trainer's autocast will be bfloat16",
     }),
 }  # fmt: skip
 OPTIMIZERS = {
-    "adamw_torch": "that is torch's AdamW, 8 bytes a parameter", "adamw_torch_fused": "that is the default: torch's "
-    "AdamW, 8 bytes a parameter", "adamw_bnb_8bit": "8 bits, but not paged", "adamw_8bit": "8 bits, but not paged",
+    "adamw_torch": "that is torch's AdamW, 8 bytes per parameter", "adamw_torch_fused": "that is the default: torch's "
+    "AdamW, 8 bytes per parameter", "adamw_bnb_8bit": "8 bits, but not paged", "adamw_8bit": "8 bits, but not paged",
     "paged_adamw": "paged, but with 32-bit state", "paged_adamw_32bit": "paged, but with 32-bit state",
 }  # fmt: skip
 
@@ -80,7 +80,7 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
     config = _build(LoraConfig, given, what)
     if (config.r, config.lora_alpha) == (alpha, rank):
         raise Wrong("rank-and-alpha", f"{what}: r and lora_alpha are swapped")
-    for name, found, right in (("r", config.r, rank), ("lora_alpha", config.lora_alpha, alpha)):
+    for name, found, right in (("r", whole(config.r, f"{what}: r"), rank), ("lora_alpha", config.lora_alpha, alpha)):
         if found != right:
             default = "the default, " if name not in given else ""
             raise Wrong(_id(name), f"{what}: {name} is {show(found)}, {default}not {right}")
@@ -101,14 +101,14 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
         try:
             model = get_peft_model(model, config)
         except ValueError as error:
-            raise Wrong("peft-refuses", f"{what}: peft refuses it: {error}") from error
+            raise Wrong("peft-refuses", f"{what}: peft refuses it: {first_sentence(str(error))}") from error
     found = {name.split(".")[-1] for name, m in model.named_modules() if hasattr(m, "lora_A") and "layers." in name}
     if hasattr(model.base_model.model.lm_head, "lora_A"):
         raise Wrong("head-adapted", f"{what}: the head has an adapter; only the matrices of the blocks do")
     if missing := [name for name in SEVEN if name not in found]:
         default = "; peft's own default is q_proj and v_proj" if found == {"q_proj", "v_proj"} else ""
         raise Wrong(
-            "targets", f"{what}: no adapter on {', '.join(missing)}{default}. 'all-linear' is every one of them"
+            "targets", f"{what}: no adapter on {', '.join(missing)}{default}; every matrix of the blocks gets one"
         )
     for name, layer in _matrices(model.base_model.model.model).items():
         if not hasattr(layer, "lora_A"):
@@ -197,12 +197,12 @@ def _id(option: str) -> str:
 def _dictionary(options: Callable, *args) -> dict:
     given = call(options, *args)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise Wrong("wrong-type", f"{options.__name__} returns a {type(given).__name__}; a dictionary is asked for")
+        raise Wrong("wrong-type", f"{name_of(options)} returns a {type(given).__name__}; a dictionary is asked for")
     for name, value in given.items():
         if not _travels(value):
             raise Wrong(
                 "cannot-travel",
-                f"{options.__name__}: {name} is a {type(value).__name__}, which cannot go to another "
+                f"{name_of(options)}: {name} is a {type(value).__name__}, which cannot go to another "
                 "process; give a number, a text, True or False, or a list of them",
             )
     return dict(given)
@@ -231,7 +231,8 @@ def _build(kind: type, given: dict, what: str):
             reason = f"{kind.__name__} has no option {unknown[1]!r}" if unknown else str(error)
             raise Wrong("unknown-option", f"{what}: {reason}") from error
         except (ValueError, AttributeError, ImportError) as error:
-            raise Wrong("refused", f"{what}: {kind.__name__} refuses it: {error}") from error
+            said = first_sentence(str(error).split(", please select")[0])  # and then 50 names
+            raise Wrong("refused", f"{what}: {kind.__name__} refuses it: {said}") from error
     if dropped := [name for name in given if not hasattr(built, name)]:  # BitsAndBytesConfig only logs them
         raise Wrong("unknown-option", f"{what}: {kind.__name__} has no option {dropped[0]!r}")
     return built

@@ -38,7 +38,7 @@ def judge(answer: Callable, case: tuple[dict | tuple, int], only: Iterable[str] 
     if isinstance(model, dict):
         _confirm(model, rank)
     zero, copies = {"nothing-counted": ("nothing is counted", 0)}, {"master-copy": (
-        "8 bytes a number: there is one float32 copy of it, and no master copy beside that",
+        "8 bytes per number are booked: there is one float32 copy of it, and no master copy beside that",
         8 * rank * sum(map(sum, matrices)))}  # fmt: skip
     wrong = {bucket: zero | (copies if bucket in ("trainable", "gradients") else {}) for bucket in BUCKETS}
     what, truth = f"{len(matrices)} matrices, rank {rank}", stays(matrices, others, rank)
@@ -130,14 +130,14 @@ def slips(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, 
     return {
         "frozen": _frozen_slips(matrices, others, N),
         "trainable": [{
-            "two-byte-adapters": ("2 bytes an adapter's number; peft keeps adapters in float32", -2 * N), **adapters,
+            "two-byte-adapters": ("2 bytes per adapter parameter; peft keeps adapters in float32", -2 * N), **adapters,
         }, {
             "rest-trainable": (
                 "everything that is float32 is booked in it; embeddings, norms and head are frozen", 4 * others),
         }],
         "gradients": [{
             "two-byte-gradients": (
-                "2 bytes a gradient; it has its weight's type, and adapters are float32", -2 * N), **adapters,
+                "2 bytes per gradient; it has its weight's type, and adapters are float32", -2 * N), **adapters,
         }, {
             "rest-gradients": (
                 "gradients are booked for what is float32; embeddings, norms and head are frozen", 4 * others),
@@ -155,9 +155,10 @@ def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> list[
     of_scales = {
         "float32-scales": ("the scales are float32: double quantization is forgotten", plain - (4 + 1024) * M),
         "float32-scales-offsets": (
-            "the scales are float32, without double quantization; yet its offsets or tables are booked", plain),
+            "the scales are float32, without double quantization; yet its offsets and tables are booked", plain),
         "float32-scales-seconds": (
-            "float32 scales beside the second ones; what has second scales is 8 bits", 3 * sum(scales)),
+            "the scales are booked as float32 beside the second ones; where there are second scales, they are 8-bit",
+            3 * sum(scales)),
         "no-scales": ("the 8-bit scales are missing: one byte for 64 weights", -sum(scales)),
         "no-seconds": ("the second scales are missing: a float32 for 256 scales", -4 * sum(seconds)),
         "seconds-rounded-down": (
@@ -186,9 +187,9 @@ def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> list[
             "the two tables are booked once; bitsandbytes keeps them with each matrix", TABLES - TABLES * M),
     }  # fmt: skip
     weights = {
-        "eight-bits": ("one byte a weight is 8 bits", n - n // 2),
-        "two-bytes-a-weight": ("2 bytes a weight: the matrices are not in 4 bits", 2 * n - n // 2),
-        "four-bytes-a-weight": ("4 bytes a weight: 4 bits are half a byte", 4 * n - n // 2),
+        "eight-bits": ("one byte per weight is 8 bits", n - n // 2),
+        "two-bytes-a-weight": ("2 bytes per weight: the matrices are not in 4 bits", 2 * n - n // 2),
+        "four-bytes-a-weight": ("4 bytes per weight: 4 bits are half a byte", 4 * n - n // 2),
     }
     adapters = {"adapters-in-frozen": ("the adapters are booked in it; they are trainable", 4 * N)}
     return [of_scales, rest, offsets, tables, weights, adapters]
@@ -219,7 +220,7 @@ def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) ->
         "small-16-bit": (
             "16-bit moments for small tensors; under 4,096 elements they are float32", -4 * (N - sum(large))),
         "flat-two-bytes": (
-            "2 bytes an element, flat: scales are missing, and small tensors stay float32", 2 * N - right),
+            "2 bytes per element, flat: scales are missing, and small tensors stay float32", 2 * N - right),
         "edge": ("a tensor of exactly 4,096 elements has 8-bit moments too", 8 * sum(edge) - _eight(edge)),
         "no-moment-scales": (
             "the scales of the 8-bit moments are missing: a float32 for 256 elements, twice",
