@@ -70,6 +70,8 @@ REFUSALS = {
     "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 8: 'It is [[ 1 +' is no placeholder"),
     "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 8: 'It is [[ 1 + 1' is no placeholder"),
     "an exit": ("\nIt is [[ exit(0) ]].\n", "line 8: [[ exit(0) ]] fails: SystemExit: 0"),
+    "a silent picture": ("\nSee ![](a.svg).\n", "'![](' is a picture without alt text"),
+    "a silent image": ("\n<img src='a.png' alt=''>\n", "'<img' is a picture without alt text"),
     "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 9: [[ 0.5 ]] is a float; allowed: text or a whole number"),
 }
 

@@ -34,6 +34,7 @@ RESERVED = ("title", "bootstrap", "next")  # names of the cells that the build a
 MAX_LINES = 45  # of a code cell: one screen
 MAX_SHOWN = 15  # of one that is neither folded nor an exercise or a check: more is plumbing, or two ideas
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,55}")
+SILENT = re.compile(r"!\[\s*\]\(|<img(?![^>]*\balt=[\"']\s*[^\"'\s])")  # a picture without alt text
 
 
 def expand(cells: list, notebook: str, *, graded: bool) -> list:
@@ -160,6 +161,8 @@ def _check(cell, graded: bool) -> str:
 
 def _check_source(cell, what: str, graded: bool) -> None:
     """Refuse what would build, and be wrong: a region that nbgrader does not see, a lost fence, broken Python."""
+    if cell.cell_type == "markdown" and (found := SILENT.search(cell.source)):
+        raise ValueError(f"{what}: {found[0]!r} is a picture without alt text; say in words what it shows")
     for line in cell.source.split("\n"):
         if graded and LIKE_A_MARK[cell.cell_type].search(line) and line.strip() not in MARKS:
             allowed = ", ".join(f"### BEGIN {region}" for region in REGIONS)
