@@ -47,7 +47,11 @@ details + * { margin-top: 1em; }
   .jp-InputPrompt, .jp-OutputPrompt { display: none; }
   .jp-RenderedMarkdown table { display: block; overflow-x: auto; }
   math[display="block"] { overflow-x: auto; }
-  .jp-OutputArea-output pre { overflow-wrap: normal !important; white-space: pre !important; overflow-x: auto; }
+  :is(.highlight, .jp-OutputArea-output) pre {
+    overflow-wrap: normal !important; white-space: pre !important; overflow-x: auto;
+  }
+  .jp-OutputArea-output:has(> img) { overflow-x: auto; }
+  .jp-OutputArea-output > img { max-width: none; width: 40rem; }  /* text in a plot would be too small to read */
 }
 .highlight pre, .jp-OutputArea-output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .highlight pre { font-family: var(--jp-code-font-family, monospace); }
