@@ -162,7 +162,8 @@ def fine_tune(
 
     def look(step: int) -> None:
         if step in (0, last) or eval_every and step % eval_every == 0:
-            validation.append((step, evaluate(trainer.model, held_out, batch, trainer.args.bf16)))
+            with warnings.catch_warnings(action="ignore"):  # those of checkpointing: it finds no gradient to make
+                validation.append((step, evaluate(trainer.model, held_out, batch, trainer.args.bf16)))
 
     look(0)
     trainer.after_step = look
