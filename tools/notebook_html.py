@@ -22,6 +22,7 @@ from nbconvert.exporters.html import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
+from tools.figures import data_address
 from tools.links import INDEX
 
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
