@@ -40,6 +40,7 @@ REFUSALS = {
         "two cells are tagged parameters",
     ),
     "a long cell": ("\n```{code-cell}\n" + "x = 1\n" * 46 + "```\n", "46 lines; a code cell has at most 45"),
+    "a wall": ("\n```{code-cell}\ny = 0\n" + "x = 1\n" * 15 + "```\n", "'y = 0': it shows 16 lines, of 15 at most"),
     "a second title": ("\n# Title\n", "a heading with one #"),
     "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 8: [[ 1 / 0 ]] fails: ZeroDivisionError"),
     "a lost S": (

@@ -81,17 +81,6 @@ def apart(cells: list) -> list:
     return out
 
 
-def long(cells: list) -> list[str]:
-    """The code cells that show more than MAX_SHOWN lines: how each begins, and its lines. Imports may be many."""
-    free = {*GRADED, "hide-input", "bootstrap", "setup"}
-    found = []
-    for cell in cells:
-        lines = cell.source.count("\n") + 1
-        if cell.cell_type == "code" and lines > MAX_SHOWN and not free & set(cell.metadata.get("tags", [])):
-            found.append(f"{cell.source.strip().splitlines()[0][:40]!r} {lines}")
-    return found
-
-
 def _kind(cell) -> str | None:
     return next((tag for tag in cell.metadata.get("tags", []) if tag in GRADED), None)
 
@@ -156,6 +145,9 @@ def _check(cell, graded: bool) -> str:
     lines = len(cell.source.split("\n"))
     if cell.cell_type == "code" and lines > MAX_LINES:
         raise ValueError(f"{what}: {lines} lines; a code cell has at most {MAX_LINES}: split it")
+    if cell.cell_type == "code" and lines > MAX_SHOWN and not {*GRADED, "hide-input", "setup"} & {*tags}:
+        how = "fold it (hide-input), split it, or move it into the package"
+        raise ValueError(f"{what}: it shows {lines} lines, of {MAX_SHOWN} at most: {how}")
     return what
 
 
