@@ -134,7 +134,7 @@ def pair_rows(pairs: Sequence, tokenizer, seq_len: int) -> list[dict[str, list[i
 
 def fine_tune(
     *, path: str, quantization: dict, adapters: dict, training: dict, rows: list[dict], held_out: list[dict],
-    device: str = "cpu", unsloth: bool = False, seed: int = 0,
+    eval_every: int = 0, device: str = "cpu", unsloth: bool = False, seed: int = 0,
 ) -> dict:  # fmt: skip
     """Train adapters on the model in ``path`` by the options, and meter one step.
 
@@ -142,8 +142,9 @@ def fine_tune(
     the same adapters and the same order of rows, with Unsloth or without. Where ``training`` says nothing of
     ``gradient_checkpointing``, each library does what it does by itself: peft's preparation and Unsloth turn it on.
 
-    Returns {"memory": StepMemory, "losses": a mean loss for each step, "validation": [before, after], all in nats per
-    target token, "optimizer": its name in the arguments as they were in the end, "dtypes": {"adapters", "rest"} of the
+    Returns {"memory": StepMemory, "losses": a mean loss for each step, "validation": [(steps done, loss), ...] from
+    before the first step to after the last, and each ``eval_every`` steps between (0: none), in nats per target token,
+    "optimizer": its name in the arguments as they were in the end, "dtypes": {"adapters", "rest"} of the
     parameters, "said": warnings from training, "allocated": CUDA's peak in the metered step, or None}. Raises
     ValueError for fewer than 2 steps.
     """
@@ -156,12 +157,19 @@ def fine_tune(
     training = {**training, **OURS, "use_cpu": device == "cpu", "seed": seed}
     make = _unsloth if unsloth else _peft
     trainer = make(path, quantization, adapters, training, rows, device)
-    batch = trainer.args.per_device_train_batch_size
-    validation = [evaluate(trainer.model, held_out, batch, trainer.args.bf16)]
+    batch, last = trainer.args.per_device_train_batch_size, trainer.args.max_steps
+    validation: list[tuple[int, float]] = []
+
+    def look(step: int) -> None:
+        if step in (0, last) or eval_every and step % eval_every == 0:
+            with warnings.catch_warnings(action="ignore"):  # those of checkpointing: it finds no gradient to make
+                validation.append((step, evaluate(trainer.model, held_out, batch, trainer.args.bf16)))
+
+    look(0)
+    trainer.after_step = look
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.train()
-    validation.append(evaluate(trainer.model, held_out, batch, trainer.args.bf16))
     floating = [p for p in trainer.model.parameters() if p.is_floating_point()]  # not the packed 4 bits
     dtypes = {"adapters": {p.dtype for p in floating if p.requires_grad}}
     dtypes["rest"] = {p.dtype for p in floating if not p.requires_grad}
@@ -222,6 +230,9 @@ def _with_meter(kind: Any, **arguments):
     class Metered(kind):
         meter: MemoryMeter | None = None
 
+        def after_step(self, step: int) -> None:
+            """Nothing, unless somebody wants to look: ``step`` steps are done."""
+
         def training_step(self, model, inputs, *more):
             if self.meter is None and self.state.global_step == METERED - 1:
                 self.meter = MemoryMeter(model, self.optimizer, tuple(inputs.values()))
@@ -245,6 +256,9 @@ def _with_meter(kind: Any, **arguments):
         def on_optimizer_step(self, args, state, control, **more):
             if state.global_step == METERED - 1 and trainer.meter is not None:
                 trainer.meter.__exit__(None, None, None)
+
+        def on_step_end(self, args, state, control, **more):
+            trainer.after_step(state.global_step)
 
     trainer = Metered(callbacks=[Stages()], **arguments)
     return trainer

@@ -8,8 +8,8 @@ of all its micro-batches,
 so that accumulation equals the big batch even when answers differ in length. (The mean of the loss_i does not: many
 libraries had this wrong until 2024.) Only parameters with ``requires_grad`` are trained.
 
-A checkpoint holds the model, the optimizer, the loss scale, the random state and the history. Batch number i depends
-on the seed and i alone (see ``minigpt.data``), so a resumed run sees the same batches and gives the same losses.
+A run can be saved on the way and go on later (``minigpt.resume``). Batch number i depends on the seed and i alone (see
+``minigpt.data``), so a resumed run sees the same batches and gives the same losses.
 
 Left out: several devices, weight decay groups, early stopping.
 """
@@ -20,8 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from minigpt.data import Batch
 from minigpt.model import IGNORE
 from minigpt.optim import adamw
 from minigpt.precision import autocast, check_precision, weight_dtype
+from minigpt.resume import load_checkpoint, save_checkpoint
 from minigpt.values import check_choice, check_counts, is_number
 
 # Numbers under 1e-38 cost a CPU up to a hundred times more than others: take them as 0. This is set on import, since a
@@ -39,7 +39,6 @@ from minigpt.values import check_choice, check_counts, is_number
 torch.set_flush_denormal(True)
 
 SCHEDULES = ("cosine", "constant")
-STATE = {"model", "optimizer", "scaler", "random", "random_cuda", "plan", "history"}  # of a checkpoint
 NAMED = 3  # parameters that an error names
 SMALLEST_SHARE = 0.1  # of the learning rate, where the cosine ends
 
@@ -128,7 +127,7 @@ def train(
     optimizer = optimizer or adamw(parameters, plan.precision, lr=plan.lr, weight_decay=plan.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "fp16-autocast")  # fp16 gradients underflow
     torch.manual_seed(plan.seed)
-    history = load_checkpoint(checkpoint, model, optimizer, scaler, plan) if resume else History()
+    history = History(**load_checkpoint(checkpoint, model, optimizer, scaler, plan)) if resume else History()
     first = len(history.losses)
     if validation is not None and not history.validation:
         history.validation.append((0, evaluate(model, validation, plan.precision)))
@@ -239,69 +238,6 @@ def count_targets(targets: Tensor) -> int:
     if not count:
         raise ValueError(f"a batch of shape {tuple(targets.shape)} has no target token: all are {IGNORE}")
     return count
-
-
-def save_checkpoint(path, model, optimizer, scaler, plan: TrainPlan, history: History) -> None:
-    """Write the state of a run to ``path``, whole or not at all. Raises OSError if the disk is full, for one."""
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scaler": scaler.state_dict(),
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all(),
-        "plan": asdict(plan),
-        "history": asdict(history),
-    }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        torch.save(state, temporary)
-        os.replace(temporary, path)
-    except RuntimeError as error:  # what torch's writer makes of a full disk
-        raise OSError(f"cannot write {path}: {error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def load_checkpoint(path, model, optimizer, scaler, plan: TrainPlan) -> History:
-    """Put a run back where ``save_checkpoint`` left it.
-
-    Raises ValueError, and changes nothing, if there is no such file, or it is damaged or for another plan or model.
-    """
-    if path is None or not Path(path).is_file():
-        raise ValueError(f"checkpoint is {path and str(path)!r}; to resume, it must be a file that train() wrote")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(state, dict) or state.keys() != STATE:
-            raise ValueError("it holds something else")
-    except Exception as error:  # torch raises many kinds for a file that it cannot read
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(f"checkpoint is {str(path)!r}, which is no checkpoint of train(): {reason}") from None
-    for name, value in asdict(plan).items():
-        if state["plan"].get(name) != value:
-            raise ValueError(f"{name} is {value!r}, but the checkpoint's plan has {state['plan'].get(name)!r}")
-    for name, (saved, ours) in dict(
-        model=(_shapes(state["model"]), _shapes(model.state_dict())),
-        optimizer=(_sizes(state["optimizer"]), _sizes(optimizer.state_dict())),
-    ).items():
-        if saved != ours:
-            raise ValueError(f"checkpoint is {str(path)!r}, which belongs to another {name}; start without resume")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    scaler.load_state_dict(state["scaler"])
-    torch.set_rng_state(state["random"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["random_cuda"])
-    return History(**state["history"])
-
-
-def _shapes(state: dict) -> dict:
-    return {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
-
-
-def _sizes(state: dict) -> list[int]:
-    return [len(group["params"]) for group in state["param_groups"]]
 
 
 def _batch(batches: Any, i: int, plan: TrainPlan, device: torch.device) -> Batch:

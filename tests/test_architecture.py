@@ -77,7 +77,7 @@ def test_every_source_gives_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"model_type": "mamba"}', "model_type is 'mamba'; allowed: llama"),
+        ('{"model_type": "mamba", "hidden_size": 8}', "model_type is 'mamba'; allowed: llama"),
         ("{}", "model_type is None; allowed"),
         ("{", "is not valid JSON"),
         ("[]", "holds a list"),

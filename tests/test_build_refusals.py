@@ -40,6 +40,7 @@ REFUSALS = {
         "two cells are tagged parameters",
     ),
     "a long cell": ("\n```{code-cell}\n" + "x = 1\n" * 46 + "```\n", "46 lines; a code cell has at most 45"),
+    "a wall": ("\n```{code-cell}\ny = 0\n" + "x = 1\n" * 15 + "```\n", "'y = 0': it shows 16 lines, of 15 at most"),
     "a second title": ("\n# Title\n", "a heading with one #"),
     "a failing placeholder": ("\nIt is [[ 1 / 0 ]].\n", "line 8: [[ 1 / 0 ]] fails: ZeroDivisionError"),
     "a lost S": (
@@ -70,6 +71,8 @@ REFUSALS = {
     "two lines": ("\nIt is [[ 1 +\n1 ]].\n", "line 8: 'It is [[ 1 +' is no placeholder"),
     "an open placeholder": ("\nIt is [[ 1 + 1\n", "line 8: 'It is [[ 1 + 1' is no placeholder"),
     "an exit": ("\nIt is [[ exit(0) ]].\n", "line 8: [[ exit(0) ]] fails: SystemExit: 0"),
+    "a silent picture": ("\nSee ![](a.svg).\n", "'![](' is a picture without alt text"),
+    "a silent image": ("\n<img src='a.png' alt=''>\n", "'<img' is a picture without alt text"),
     "a float": ("\n\nIt is [[ 0.5 ]].\n", "line 9: [[ 0.5 ]] is a float; allowed: text or a whole number"),
 }
 

@@ -190,14 +190,13 @@ def test_a_notebook_that_travels_alone_keeps_the_words():
     assert links.unlinked(text) == "a `b`, [c](https://x.org), ![d](e.png), [f](#g)"
 
 
-def test_folded_cells_fold_in_jupyterlab_and_walls_are_named(course, capsys):
+def test_folded_cells_fold_in_jupyterlab(course):
     code = "x = 1\n" * 16
-    text = f"\n```{{code-cell}}\n:tags: [hide-input]\n\n{code}```\n\n```{{code-cell}}\ny = 0\n{code}```\n"
+    text = f"\n```{{code-cell}}\n:tags: [hide-input]\n\n{code}```\n\n```{{code-cell}}\ny = 0\n```\n"
     root = course(**{"lessons/01-tiny.md": HEAD + text})
     assert build.main([], root) == 0
     folded, shown = list(cells(root, "lessons/01-tiny.ipynb").values())[2:]
     assert folded.metadata["jupyter"] == {"source_hidden": True} and "jupyter" not in shown.metadata
-    assert "lessons/01-tiny.ipynb shows more than 15 lines in 'y = 0' 17\n" in capsys.readouterr().out
 
 
 def test_text_after_a_folded_answer_is_a_cell_of_its_own(course):

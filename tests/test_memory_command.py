@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict, predict_evaluation
-from minigpt.memory.__main__ import EVALUATION, main, make_parser
-from minigpt.memory.fits import fits
+from minigpt.memory.__main__ import EVALUATION, MINIGPT, main, make_parser
+from minigpt.memory.fits import fits, judge
+from minigpt.memory.gpus import GPUS
 from minigpt.memory.measured.step import measure
 from minigpt.memory.recipes import APART
 from minigpt.memory.units import gb
+from minigpt.model import PRESETS, GPTConfig
 from tools.models import MODELS
 
 T4 = ["--card", "t4", "--seq-len", "64"]
@@ -60,6 +62,24 @@ def test_json_is_the_record(capsys):
         {"fields": change.fields, "saves": change.saves, "costs": change.costs} for change in verdict.changes
     ]
     assert main(["gpt2", "--json"]) == 0 and json.loads(capsys.readouterr().out)["verdict"] is None
+
+
+def test_a_size_of_minigpt_is_a_name(capsys):
+    assert sorted(MINIGPT) == sorted(PRESETS)
+    assert main(["Nano", "--batch", "2", "--json"]) == 0 and main(["nano", "--batch", "2", "--measure"]) == 0
+    said, measured = capsys.readouterr().out.split("\n}\n", 1)
+    step = predict(GPTConfig.preset("nano"), TrainingPlan(batch=2))
+    record = json.loads(said + "}")
+    assert record["peak"]["total"] == step.peak.total and record["model"] == "Nano"
+    assert f"peak: {gb(step.peak.total)} =" in measured
+
+
+def test_without_a_card_it_says_which_would_do(capsys):
+    assert main(["gpt2", "--batch", "8", "--seq-len", "1024"]) == 0
+    plan = TrainingPlan(batch=8, seq_len=1024)
+    enough = [card for card in GPUS if judge(predict("gpt2", replace(plan, card=card)), replace(plan, card=card)).fits]
+    assert capsys.readouterr().out.endswith(f"\nfits on: {', '.join(enough)}\n") and enough
+    assert main(["llama-65b"]) == 0 and "fits on: none of the known cards" in capsys.readouterr().out
 
 
 def test_help_is_the_plans_own():

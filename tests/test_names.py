@@ -195,3 +195,18 @@ def test_an_unknown_name_says_what_to_give(asked, message, tmp_path, monkeypatch
 def test_a_folder_without_a_configuration_is_named(tmp_path):
     with pytest.raises(ValueError, match="cannot read '.*config.json': No such file or directory"):
         resolve(tmp_path)
+
+
+def test_a_config_without_sizes_is_no_llama_7b(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+    with pytest.raises(ValueError, match="config.json' has model_type, dtype alone; a config.json states the model's"):
+        Architecture.of(path)
+
+
+@pytest.mark.parametrize("kind", sorted({config["model_type"] for config in KNOWN.values()}))
+def test_what_transformers_writes_states_its_sizes(tmp_path, kind):
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)  # all of it as by default
+    assert resolve(tmp_path)["model_type"] == kind

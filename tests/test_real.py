@@ -186,7 +186,7 @@ def runs(tiny, tokenizer) -> dict:
     rows, held_out = (real.pair_rows(pairs, tokenizer, T) for pairs in (PAIRS[:24], PAIRS[24:]))
     given = dict(path=tiny, quantization=QUANTIZATION, adapters=ADAPTERS, rows=rows, held_out=held_out)
     kinds = {
-        "plain": dict(training=TRAINING | LOST),
+        "plain": dict(training=TRAINING | LOST, eval_every=3),
         "accumulated": dict(training=TRAINING | dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)),
         "checkpointed": dict(training=TRAINING | dict(gradient_checkpointing=True)),
         "as it comes": dict(training=AS_IT_COMES),
@@ -220,7 +220,8 @@ def test_a_step_of_trainer_is_the_predicted_one(runs, kind):
 
 def test_every_run_learns_and_says_what_became_of_the_options(runs):
     for name, run in runs.items():
-        before, after = run["validation"]
+        (first, before), *between, (last, after) = run["validation"]
+        assert (first, [step for step, _ in between], last) == (0, [3, 6] if name == "plain" else [], 8)
         assert after < before - 0.5, name
         assert len(run["losses"]) == 8 and run["losses"][-1] < run["losses"][0]
         assert run["allocated"] is None

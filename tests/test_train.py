@@ -15,7 +15,8 @@ from minigpt.data import Example, pair_batches, random_windows, windows_in_order
 from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPT, IGNORE, GPTConfig
 from minigpt.precision import weight_dtype
-from minigpt.train import History, TrainPlan, bits_per_byte, evaluate, load_checkpoint, save_checkpoint, train
+from minigpt.resume import load_checkpoint, save_checkpoint
+from minigpt.train import History, TrainPlan, bits_per_byte, evaluate, train
 
 CONFIG = GPTConfig(n_layer=2, n_embd=32, n_head=2, context=32)
 TEXT = torch.randint(1, 256, (500,), generator=torch.Generator().manual_seed(0))

@@ -162,17 +162,6 @@ def stale(root: Path, notebooks: dict[str, str]) -> list[str]:
     return sorted(path for path in paths if _read(root / path) != notebooks.get(path))
 
 
-def walls(notebooks: dict[str, str]) -> list[str]:
-    """What the readers' notebooks show in code cells that are longer than they should be, a sentence per notebook."""
-    said = []
-    for path, text in notebooks.items():
-        shown = path.endswith(".ipynb") and not path.startswith("solutions/")
-        found = cells.long(nbformat.reads(text, as_version=4).cells) if shown else []
-        if found:
-            said.append(f"{path} shows more than {cells.MAX_SHOWN} lines in {'; '.join(found)}")
-    return said + ["(fold such a cell with the tag hide-input, split it, or move it into the package)"] * bool(said)
-
-
 def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf8") if path.is_file() else None
 
@@ -226,8 +215,6 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except (ValueError, OSError) as error:
         print(f"tools.build: {error}", file=sys.stderr)
         return 1
-    for sentence in walls(notebooks):
-        print(sentence)
     for path in changes:
         print(f"{'wrote' if path in notebooks else 'removed'} {path}")
     drawn = sum(path.endswith(".svg") for path in notebooks)

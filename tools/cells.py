@@ -34,6 +34,7 @@ RESERVED = ("title", "bootstrap", "next")  # names of the cells that the build a
 MAX_LINES = 45  # of a code cell: one screen
 MAX_SHOWN = 15  # of one that is neither folded nor an exercise or a check: more is plumbing, or two ideas
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,55}")
+SILENT = re.compile(r"!\[\s*\]\(|<img(?![^>]*\balt=[\"']\s*[^\"'\s])")  # a picture without alt text
 
 
 def expand(cells: list, notebook: str, *, graded: bool) -> list:
@@ -78,17 +79,6 @@ def apart(cells: list) -> list:
         out += [cell, *(new_markdown_cell(part) for part in parts[1:])]
         cell.source = parts[0]
     return out
-
-
-def long(cells: list) -> list[str]:
-    """The code cells that show more than MAX_SHOWN lines: how each begins, and its lines. Imports may be many."""
-    free = {*GRADED, "hide-input", "bootstrap", "setup"}
-    found = []
-    for cell in cells:
-        lines = cell.source.count("\n") + 1
-        if cell.cell_type == "code" and lines > MAX_SHOWN and not free & set(cell.metadata.get("tags", [])):
-            found.append(f"{cell.source.strip().splitlines()[0][:40]!r} {lines}")
-    return found
 
 
 def _kind(cell) -> str | None:
@@ -155,11 +145,16 @@ def _check(cell, graded: bool) -> str:
     lines = len(cell.source.split("\n"))
     if cell.cell_type == "code" and lines > MAX_LINES:
         raise ValueError(f"{what}: {lines} lines; a code cell has at most {MAX_LINES}: split it")
+    if cell.cell_type == "code" and lines > MAX_SHOWN and not {*GRADED, "hide-input", "setup"} & {*tags}:
+        how = "fold it (hide-input), split it, or move it into the package"
+        raise ValueError(f"{what}: it shows {lines} lines, of {MAX_SHOWN} at most: {how}")
     return what
 
 
 def _check_source(cell, what: str, graded: bool) -> None:
     """Refuse what would build, and be wrong: a region that nbgrader does not see, a lost fence, broken Python."""
+    if cell.cell_type == "markdown" and (found := SILENT.search(cell.source)):
+        raise ValueError(f"{what}: {found[0]!r} is a picture without alt text; say in words what it shows")
     for line in cell.source.split("\n"):
         if graded and LIKE_A_MARK[cell.cell_type].search(line) and line.strip() not in MARKS:
             allowed = ", ".join(f"### BEGIN {region}" for region in REGIONS)

@@ -4,8 +4,9 @@ The runner starts this file, so that a notebook can neither crash the runner nor
 reports on standard output, a JSON object a line: ``{"cell": n}`` as each code cell starts, and at the end
 ``{"problems": [...], "ram": bytes}``. What the kernel itself prints to its console goes to standard error.
 
-A problem is one sentence. papermill alone would pass a notebook that raised SystemExit, or that has cells
-nobody executed; here both are problems. ``ram`` is the operating system's own high-water mark of the kernel.
+A problem is one sentence. papermill alone would pass a notebook that raised SystemExit, that has cells nobody
+executed, or that shows a picture without words for who cannot see it; here all three are problems. ``ram`` is the
+operating system's own high-water mark of the kernel.
 
 A cell is named as its reader sees it, In [n]. papermill's injected cell has no number: it is not in the notebook.
 """
@@ -95,6 +96,23 @@ def unfinished(notebook) -> list[str]:
     return [f"{len(skipped)} code cell{'s were' if len(skipped) > 1 else ' was'} not executed: {listed(skipped)}"]
 
 
+def wordless(notebook) -> list[str]:
+    """Pictures without alt text, which ``minigpt.memory.plots`` gives to every figure that a notebook shows."""
+    silent = [n for i, n in numbers(notebook.cells).items() if any(map(lacks_words, notebook.cells[i].outputs))]
+    return [f"a picture without alt text: {listed(silent)}; import minigpt.memory.plots before it"] if silent else []
+
+
+def lacks_words(output) -> bool:
+    """Whether an output is a picture that says nothing: neither in its metadata, nor in its HTML or SVG."""
+    data, metadata = output.get("data", {}), output.get("metadata", {})
+    kinds = [kind for kind in data if kind.startswith("image/")]
+    said = any(str(metadata.get(kind, {}).get("alt", "")).strip() for kind in kinds)
+    said |= bool(re.search(r"<title[^>]*>\s*[^<\s]", "".join(data.get("image/svg+xml", ""))))
+    images = re.findall(r"<img\b[^>]*>", "".join(data.get("text/html", "")))
+    spoken = [re.search(r"""\balt=("\s*[^"\s]|'\s*[^'\s])""", image) is not None for image in images]
+    return not all(spoken) or bool(kinds) and not (said or spoken)
+
+
 def listed(cells: list[int]) -> str:
     return ", ".join(f"In [{n}]" for n in cells)
 
@@ -174,7 +192,7 @@ def execute(job: dict, report) -> list[str]:
             executed = nbformat.read(job["output"], as_version=4)
             renumber(executed)
             nbformat.write(executed, job["output"])
-    return unfinished(notebook)
+    return unfinished(notebook) + wordless(notebook)
 
 
 def main() -> int:

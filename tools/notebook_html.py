@@ -23,11 +23,16 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
 from tools.figures import data_address
+from tools.links import INDEX
 
 # Widgets and scripts need JavaScript from a CDN; without them a cell's plain output is shown.
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
 FORMULAS = """
-math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", math; font-size: 1.1em; }
+math {  /* any other font lacks the table that says how high a superscript sits */
+  font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Libertinus Math", "TeX Gyre Termes Math",
+    "Noto Sans Math", "DejaVu Math TeX Gyre", math;
+  font-size: 1.1em;
+}
 math[display="block"] { margin: .7em 0; }
 mtd[columnalign="left"] { text-align: left; }
 mtd[columnalign="right"] { text-align: right; }
@@ -43,7 +48,11 @@ details + * { margin-top: 1em; }
   .jp-InputPrompt, .jp-OutputPrompt { display: none; }
   .jp-RenderedMarkdown table { display: block; overflow-x: auto; }
   math[display="block"] { overflow-x: auto; }
-  .jp-OutputArea-output pre { overflow-wrap: normal !important; white-space: pre !important; overflow-x: auto; }
+  :is(.highlight, .jp-OutputArea-output) pre {
+    overflow-wrap: normal !important; white-space: pre !important; overflow-x: auto;
+  }
+  .jp-OutputArea-output:has(> img) { overflow-x: auto; }
+  .jp-OutputArea-output > img { max-width: none; width: 40rem; }  /* text in a plot would be too small to read */
 }
 .highlight pre, .jp-OutputArea-output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .highlight pre { font-family: var(--jp-code-font-family, monospace); }
@@ -56,6 +65,7 @@ img { max-width: 100%; color-scheme: light; }
 """
 VERSIONS = {
     "lesson": "A lesson, executed.",
+    "glossary": "The terms of the course, each with the lesson that teaches it.",
     "student": "A student's version of a lab, executed.",
     "instructor": "The instructor's version of a lab, executed. Solutions are folded: open one when you have written "
     "your own. Hidden tests and mark schemes are left out.",
@@ -157,8 +167,11 @@ def fold(soup: BeautifulSoup) -> None:
             editor.insert_before(summary)
 
 
-def relink(soup: BeautifulSoup, source: Path, output: Path, pages: set[str]) -> None:
-    """Relative links of the notebook at ``source`` -> links from ``output``; one to nothing becomes its text."""
+def relink(soup: BeautifulSoup, source: Path, output: Path, pages: set[str], report: str) -> None:
+    """Relative links of the notebook at ``source`` -> links from ``output``; one to nothing becomes its text.
+
+    The map is no page of a run: what leads to it leads to the ``report``, which lists the pages.
+    """
     for link in soup.find_all("a", href=True):
         parts = urlsplit(str(link["href"]))
         if parts.scheme or parts.netloc or not parts.path:
@@ -167,6 +180,8 @@ def relink(soup: BeautifulSoup, source: Path, output: Path, pages: set[str]) -> 
         fragment = f"#{parts.fragment}" if parts.fragment else ""
         if target.suffix == ".ipynb" and target.stem in pages:
             link["href"] = f"{target.stem}.html{fragment}"
+        elif target.name == INDEX and report:
+            link["href"] = report
         elif target.exists():
             link["href"] = Path(os.path.relpath(target, output.parent.resolve())).as_posix() + fragment
         else:
@@ -240,6 +255,6 @@ def to_html(
     page, _ = OfflineExporter().from_notebook_node(content)
     soup = offline(page, (source or notebook).parent)
     fold(soup)
-    relink(soup, source or notebook, output, {*(names or [])})
+    relink(soup, source or notebook, output, {*(names or [])}, report)
     frame(soup, version, neighbours(notebook.stem, names, report) if names else [])
     output.write_text(str(soup), encoding="utf8")

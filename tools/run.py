@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from minigpt.memory.readings import NOT_ON_CPU, write_atomically
 from minigpt.memory.units import gb
-from tools import ROOT, environment, report
+from tools import ROOT, environment, glossary, report
 from tools.notebook_html import to_html
 from tools.supervise import Notebook, Result, run_one
 
@@ -45,7 +45,7 @@ def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
     notebooks = []
     for path in paths:
         try:
-            version = VERSIONS[source] if path in labs else "lesson"
+            version = VERSIONS[source] if path in labs else "glossary" if path == root / glossary.PAGE else "lesson"
             notebooks += [Notebook(path, version)] if not only or path in chosen else []
         except Exception as error:  # nbformat raises many kinds, all about the file
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -37,7 +37,7 @@ class Notebook:
     """One notebook to run: where it is, what it declares, which parameters it takes."""
 
     path: Path
-    version: str = "lesson"  # or "instructor" or "student": whose version of a lab it is
+    version: str = "lesson"  # or "glossary"; of a lab "instructor" or "student": whose version it is
     name: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -64,29 +64,6 @@ WAYS = [(kind, on) for kind in ("none", ON) for on in (False, True)]
 on_card = {
     (m, kind, on): step(m, card=A100, checkpointing=kind, autocast=on) for m in ("lora", "qlora") for kind, on in WAYS
 }
-
-
-def switch(text, method, **changes):
-    cells = []
-    for kind, on in WAYS:
-        after = step(method, card=A100, autocast=on, checkpointing=kind, **changes).peak.total
-        moved = f"{(after - on_card[method, kind, on].peak.total) / GB:+.2f}".replace("-", "−")
-        cells.append(moved if changes else f"**{gb(after)}**")
-    return f"| {text} | {method} | {' | '.join(cells)} |"
-
-
-switches = "\n".join(
-    [
-        switch("no switch", "lora"),
-        switch('`adapter_dtype="same"`', "lora", adapter_dtype="same"),
-        switch("no switch", "qlora"),
-        switch('`adapter_dtype="same"`', "qlora", adapter_dtype="same"),
-        switch("`kbit_preparation=False`", "qlora", kbit_preparation=False),
-        switch("both", "qlora", kbit_preparation=False, adapter_dtype="same"),
-        switch("`double_quantization=False`", "qlora", double_quantization=False),
-        switch('`optimizer="adamw8bit"`', "qlora", optimizer="adamw8bit"),
-    ]
-)
 bare = {on: step("qlora", card=A100, autocast=on, kbit_preparation=False) for on in (False, True)}
 prepared = {on: on_card["qlora", "none", on].peak.total - bare[on].peak.total for on in (False, True)}
 same = step("qlora", card=A100, adapter_dtype="same")

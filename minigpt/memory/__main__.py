@@ -1,9 +1,9 @@
 """The ledger from a shell: ``python -m minigpt.memory qwen3-8b --like trl-sft --method qlora --card T4``.
 
-The model is a known name, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is an option, and its
-help is the field's own. Exit status: 0 if the step fits the card, and the evaluation if it is asked for, or without a
-card; 1 if one does not; 2 for wrong use.
-Imports no torch, unless the step is measured.
+The model is a known name, a size of MiniGPT, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is
+an option, and its help is the field's own. Exit status: 0 if the step fits the card, and the evaluation if it is asked
+for, or without a card; 1 if one does not; 2 for wrong use.
+Imports no torch, unless the step is measured or the model is a MiniGPT.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import sys
 import textwrap
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, NoReturn
 
 from minigpt.console import show
@@ -28,6 +28,7 @@ from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
 from minigpt.memory.units import gb, gib, readable
 
+MINIGPT = ("nano", "micro", "small")  # the sizes of the course's own model
 EVALUATION = ("evaluate", "eval_batch", "eval_accumulation_steps", "prediction_loss_only")
 
 
@@ -43,12 +44,16 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> Parser:
     """One option for each field of the plan; one that is not given is left out of what it parses."""
-    names = textwrap.fill(", ".join(KNOWN), width=100, initial_indent="  ", subsequent_indent="  ")
+    names = {
+        "known models": textwrap.fill(", ".join(KNOWN), width=98),
+        "MiniGPT, the course's own": ", ".join(MINIGPT),
+        "known cards": ", ".join(GPUS),
+    }
     parser = Parser(
         prog="python -m minigpt.memory",
         usage="%(prog)s MODEL [options]",
         description="Predict one training step's memory, and whether it fits a card.",
-        epilog=f"known models:\n{names}\n\nknown cards:\n  {', '.join(GPUS)}",
+        epilog="\n\n".join(f"{what}:\n{textwrap.indent(which, '  ')}" for what, which in names.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -83,9 +88,10 @@ def make_parser() -> Parser:
 def main(arguments: list[str] | None = None) -> int:
     given = vars(make_parser().parse_args(arguments))
     names = ("model", "like", "measure", "tensors", "json")
-    model, like, measured, tensors, as_json = (given.pop(name) for name in names)
+    name, like, measured, tensors, as_json = (given.pop(name) for name in names)
     asked = {name: given.pop(name) for name in EVALUATION}
     try:
+        model = _minigpt(name) if name.lower() in MINIGPT else name
         plan = TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
         report = _measured(model, plan) if measured else _predicted(model, plan)
         report["tensors"] = explain(model, plan) if tensors else ()
@@ -93,34 +99,42 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    dropout = left_out(model)
+    dropout = left_out(name)
+    report["model"] = name
     report["notes"] += [*([dropout] if dropout else []), *(APART[like] if like and not measured else ())]
     show(_json(report) if as_json else _text(report))
     steps = [step for step in (report["step"], report["evaluation"]) if step is not None]
     return 0 if plan.card is None or all(judge(step, plan).fits for step in steps) else 1
 
 
-def _predicted(model: str, plan: TrainingPlan) -> dict:
+def _minigpt(name: str):
+    """The configuration of a size of MiniGPT."""
+    from minigpt.model import GPTConfig  # here, because it imports torch
+
+    return GPTConfig.preset(name.lower())
+
+
+def _predicted(model, plan: TrainingPlan) -> dict:
     architecture = Architecture.of(model)
     verdict = fits(architecture, plan) if plan.card else None
     step = verdict.step if verdict else predict(architecture, plan)
     warning = None if verdict else beyond_context(architecture, plan)
-    report = dict(model=model, parameters=architecture.parameters, plan=plan, step=step, verdict=verdict)
+    report = dict(parameters=architecture.parameters, plan=plan, step=step, verdict=verdict)
     return {**report, "notes": [f"warning: {warning}"] if warning else []}
 
 
-def _measured(model: str, plan: TrainingPlan) -> dict:
+def _measured(model, plan: TrainingPlan) -> dict:
     from minigpt.memory.measured.step import measure  # here, because it imports torch
 
     began = time.perf_counter()
-    step = measure(resolve(model), plan)
+    step = measure(_configuration(model), plan)
     note = f"measured, not predicted: a real step on fake tensors, in {time.perf_counter() - began:.1f} s"
     verdict = judge(step, plan) if plan.card else None
-    return dict(model=model, parameters=None, plan=plan, step=step, verdict=verdict, notes=[note])
+    return dict(parameters=None, plan=plan, step=step, verdict=verdict, notes=[note])
 
 
 def _evaluated(
-    model: str, plan: TrainingPlan, measured: bool, evaluate: int | None, eval_batch: int | None, **options
+    model, plan: TrainingPlan, measured: bool, evaluate: int | None, eval_batch: int | None, **options
 ) -> StepMemory | None:
     """Trainer's evaluation, if it is asked for. Raises ValueError for its other options without it."""
     if evaluate is None:
@@ -133,7 +147,12 @@ def _evaluated(
         return predict_evaluation(model, plan, evaluate, batch, **options)
     from minigpt.memory.measured.evaluation import measure_evaluation  # here, because it imports torch
 
-    return measure_evaluation(resolve(model), plan, evaluate, batch, **options)
+    return measure_evaluation(_configuration(model), plan, evaluate, batch, **options)
+
+
+def _configuration(model):
+    """What ``measure`` takes: of a name or path, the contents of its config.json."""
+    return resolve(model) if isinstance(model, str) else model
 
 
 def _text(report: dict) -> str:
@@ -149,9 +168,14 @@ def _text(report: dict) -> str:
         total, plan = evaluation.peak.total, report["plan"]
         answer = f": {'fits' if judge(evaluation, plan).fits else 'does not fit'}" if plan.card else ""
         lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}{answer}"]
-    lines += ["", str(verdict)] if verdict else []
+    lines += ["", str(verdict) if verdict else f"fits on: {_cards(step, report['plan'])}"]
     lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
     return "\n".join(lines)
+
+
+def _cards(step: StepMemory, plan: TrainingPlan) -> str:
+    """The cards with room for a step that was asked about without one."""
+    return ", ".join(name for name in GPUS if judge(step, replace(plan, card=name)).fits) or "none of the known cards"
 
 
 def _json(report: dict) -> str:

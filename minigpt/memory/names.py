@@ -17,6 +17,10 @@ from minigpt.memory.known import KNOWN, WITH_DROPOUT
 
 __all__ = ["KNOWN", "cached_config", "known_name", "left_out", "nearest", "resolve"]
 
+# Fields that say what a model is, and not how large. Where a config.json has no other, transformers' defaults would
+# quietly make the family's first model of it.
+NO_SIZES = {"model_type", "architectures", "dtype", "torch_dtype", "transformers_version"}
+
 # Whose Hub ids are taken for the model that their name says: the publishers, and three who copy unchanged.
 PUBLISHERS = (
     "allenai", "bigcode", "bigscience", "codellama", "deepseek-ai", "eleutherai", "facebook", "google",
@@ -144,4 +148,6 @@ def _read(path: str) -> dict:
         raise ValueError(f"{path!r} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path!r} holds a {type(content).__name__}; a config.json holds one object")
+    if content and content.keys() <= NO_SIZES:
+        raise ValueError(f"{path!r} has {', '.join(content)} alone; a config.json states the model's sizes")
     return content

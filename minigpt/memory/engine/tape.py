@@ -21,18 +21,12 @@ from math import prod
 from sys import getrefcount
 from typing import Any
 
-from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.engine import layout
+from minigpt.memory.engine.account import Account
 from minigpt.memory.engine.graph import (
-    ACTIVATIONS,
-    BORN,
-    DEAD,
     GRADIENTS,
     ITEMSIZE,
-    LET_GO,
     OPTIMIZER,
-    SAVED,
-    TEMPORARY,
     WEIGHTS,
     Edge,
     Leaf,
@@ -46,21 +40,17 @@ from minigpt.memory.engine.layout import Shape, Strides
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
 
-class Tape:
-    """The running account of one step. All sizes are bytes.
+class Tape(Account):
+    """One step, as it runs, and its account. All sizes are bytes.
 
     ``autocast`` is the dtype that matrix products cast to on the fly, or None; ``cuda`` whether CUDA's kernels run,
     where they differ from a CPU's.
     """
 
     def __init__(self, cuda: bool = False, autocast: str | None = None) -> None:
+        super().__init__()
         self.cuda, self.autocast = cuda, autocast
         self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
-        self.phase, self.block, self.doing = "before", "", ""  # where in the step, in the model, and what
-        self.live = self.peak = self.peak_event = 0
-        self.peak_at = ("", "", "")
-        self.events: list[tuple[str, Record, int]] = []
-        self.records: list[Record] = []
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
@@ -116,16 +106,6 @@ class Tape:
         for storage in storages:
             self.save(storage)
         return storages
-
-    def save(self, storage: Storage) -> None:
-        storage.saved += 1
-        if storage.saved == 1:
-            self.events.append((self.phase, storage.record, SAVED))
-
-    def let_go(self, storage: Storage) -> None:
-        storage.saved -= 1
-        if storage.saved == 0:
-            self.events.append((self.phase, storage.record, LET_GO))
 
     # ------------------------------------------------------------ backward
 
@@ -229,46 +209,6 @@ class Tape:
         if self.hook is not None:
             gradient = None
             self.hook(leaf)
-
-    # ------------------------------------------------------------ the account
-
-    def alive_at_peak(self) -> list[tuple[int, Record]]:
-        """(bucket, record) of every storage that is alive at the largest instant, in the order of birth."""
-        alive: dict[Record, int] = {}
-        for _, record, kind in self.events[: self.peak_event]:
-            if kind == BORN:
-                alive[record] = TEMPORARY
-            elif kind == DEAD:
-                del alive[record]
-            else:
-                alive[record] = ACTIVATIONS if kind == SAVED else TEMPORARY
-        return [(place if record.bucket is None else record.bucket, record) for record, place in alive.items()]
-
-    def result(self, frozen: int = 0) -> StepMemory:
-        """The buckets over the step, from its events; what a storage became is known only now."""
-        totals, largest = [0] * len(BUCKETS), [0] * len(BUCKETS)
-        events, peak = [], Ledger()
-        for count, (phase, record, kind) in enumerate(self.events, start=1):
-            bucket, nbytes = record.bucket, record.nbytes
-            if kind == BORN or kind == DEAD:
-                bucket = record.place if bucket is None else bucket
-                nbytes = nbytes if kind == BORN else -nbytes
-                totals[bucket] += nbytes
-                events.append((phase, bucket, nbytes))
-            elif bucket is None:
-                before, record.place = record.place, ACTIVATIONS if kind == SAVED else TEMPORARY
-                bucket = record.place
-                totals[before] -= nbytes
-                totals[bucket] += nbytes
-                events += [(phase, before, -nbytes), (phase, bucket, nbytes)]
-            if totals[bucket] > largest[bucket]:
-                largest[bucket] = totals[bucket]
-            if count == self.peak_event:
-                peak = Ledger(*totals)
-        largest[TEMPORARY] = peak.temporary
-        phase, block, doing = self.peak_at
-        at = f"{phase}, {': '.join(filter(None, (block, doing)))}"
-        return StepMemory(Ledger(*largest), peak, at, tuple(events), frozen)
 
 
 def _dependents(root: Node) -> dict[Node | Leaf, int]:
