@@ -5,6 +5,7 @@ from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import gb
 from minigpt.model import GPTConfig
+from tools.shown import shown
 
 QV = ("q_proj", "v_proj")
 small, llama = GPTConfig.preset("small"), Architecture.of("llama-7b")
@@ -101,17 +102,25 @@ mistral_none, mistral_full = (
     step("mistral-7b", 1, mistral_tokens, precision="bf16", method="lora", rank=16, checkpointing=kept)
     for kept in ("none", "full")
 )
-mistral_inputs, mistral_open = 32 * 2 * 4096, block_mistral + 8 * 14336  # bytes per token
-paper_mistral = {
-    kept: 2 * mistral.parameters + 12 * N_mistral + nbytes
-    for kept, nbytes in {
-        "none": mistral_tokens * (32 * block_mistral + 4 * 4096 + 12 * 32000),
-        "full": max(
-            mistral_tokens * (mistral_inputs + 4 * 4096 + 12 * 32000),
-            mistral_tokens * (mistral_inputs + mistral_open),
-            mistral_tokens * mistral_open + 4 * N_mistral,
-        ),
-    }.items()
-}
+told = shown(
+    "content/lessons/07-lora.md",
+    "instants",
+    "grid",
+    given={"Architecture": Architecture, "TrainingPlan": TrainingPlan, "predict": predict},
+)
+errors = told["errors"]
+off_plain, off_cast = (max(abs(off) for key, off in errors.items() if key[0] == on) for on in (False, True))
+assert len(errors) == 108 and max(off_plain, off_cast) < 0.01
+paper_mistral = {}
+for kept in ("none", "full"):
+    top = told["instants"](mistral, mistral_tokens, N_mistral, block_mistral, 2 * 4096, again=kept == "full")
+    paper_mistral[kept] = 2 * mistral.parameters + 12 * N_mistral + max(top.values())
+assert max(top, key=top.get) == "last block"
 for kept, run in (("none", mistral_none), ("full", mistral_full)):
-    assert abs(paper_mistral[kept] / run.peak.total - 1) < 0.002
+    assert abs(paper_mistral[kept] / run.peak.total - 1) < 0.004
+high = step("mistral-7b", 1, mistral_tokens, precision="bf16", method="lora", rank=256, checkpointing="full")
+assert "adamw" in high.peak_at
+before_step = told["instants"](mistral, mistral_tokens, 16 * N_mistral, block_mistral + 28 * 240, 2 * 4096, again=True)
+del before_step["the step"]
+without_step = 1 - (2 * mistral.parameters + 12 * 16 * N_mistral + max(before_step.values())) / high.peak.total
+assert "block 11" in full_small.peak_at and "block 11" in lora_small.peak_at  # "in backward of the last block"

@@ -1,6 +1,8 @@
 """The numbers in the prose of lesson 09. content/README.md says how it uses them."""
 
 from dataclasses import replace
+from itertools import product
+from math import ceil
 from statistics import median
 
 from minigpt.memory import Architecture, TrainingPlan, predict
@@ -10,6 +12,7 @@ from minigpt.memory.gpus import GPUS
 from minigpt.memory.units import GB, GIB, gb, gib
 from minigpt.model import GPTConfig
 from tools.published import compare_published
+from tools.shown import shown
 
 llama = Architecture.of("llama-7b")
 P, lin = llama.parameters, llama.linear_parameters
@@ -80,6 +83,50 @@ assert (mistral.n_embd, mistral.n_inner, mistral.n_layer, mistral.vocab_size) ==
 mistral_optimizer = step(
     "qlora", mistral, batch=1, seq_len=2048, rank=64, optimizer="paged_adamw_8bit"
 ).ledger.optimizer
+
+few_tokens = dict(batch=1, seq_len=512, rank=64, checkpointing=ON)
+mistral_step = step("qlora", mistral, **few_tokens)
+assert "adamw" in mistral_step.peak_at
+mistral_static = mistral_step.ledger.weights + mistral_step.ledger.optimizer
+
+# Llama-3-8B under autocast: what the sums would be without autocast's copies.
+eight = Architecture.of("llama-3-8b")
+copies8 = 2 * eight.vocab_size * eight.n_embd + 2 * adapters(eight, 16)
+bare8 = {}
+for kind in ("none", ON):
+    trainer8 = TrainingPlan.like("hf-trainer", method="qlora", autocast=True, rank=16, targets="all-linear", batch=2,
+                                 seq_len=1024, card=A100, checkpointing=kind)  # fmt: skip
+    whole, missing = predict(eight, trainer8).peak.total, copies8 if kind == "none" else copies8 - 2 * adapters(eight, 16)
+    bare8[kind] = f"{100 * (1 - missing / whole):.1f}%"
+
+# A mask: padding, or a window.
+window = mistral.window
+
+
+def of_eight(method, sequences):
+    return step(method, eight, batch=2, seq_len=1024, sequences=sequences).peak.total
+
+
+padded = {m: of_eight(m, "padded") - of_eight(m, "plain") for m in ("lora", "qlora")}
+for m, nbytes in {"lora": 3 * 4096 + 2 * 1024, "qlora": 6 * 4096 + 4 * 1024}.items():
+    assert abs(padded[m] / (32 * 2048 * nbytes) - 1) < 0.01
+
+# How far the formula that the lesson shows is from predict.
+errors = shown(
+    "content/lessons/09-qlora.md",
+    "instants",
+    "grid",
+    given={
+        "Architecture": Architecture,
+        "TrainingPlan": TrainingPlan,
+        "predict": predict,
+        "product": product,
+        "b": 1 / 2 + 1 / 64 + 4 / (64 * 256),
+    },
+)["errors"]
+off_plain, off_cast = (max(abs(off) for key, off in errors.items() if key[0] == on) for on in (False, True))
+worst = ceil(100 * max(off_plain, off_cast))
+assert len(errors) == 108 and worst == 1
 
 # Where QLoRA needs more than LoRA.
 extra = (qlora.ledger.activations - lora.ledger.activations) / (B * T)
