@@ -30,6 +30,8 @@ memory_gb: {ram: 1, vram: 1}
 ---
 
 ```{code-cell}
+:tags: [setup]
+
 import json
 import subprocess
 import sys

@@ -16,6 +16,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from tests.tiny_course import HEAD, LAB, LESSON
 from tools import ROOT, build, site, site_check
 
+# myst-parser asks Sphinx for what goes in Sphinx 11; pyproject.toml stays below 10.
+pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser:sphinx.deprecation.RemovedInSphinx11Warning")
+
 MAP = '---\ntitle: The map\n---\n\n## All\n\n[[ row("01", "count") ]]\n[[ row("lab01", "double") ]]\n'
 TERMS = "The terms.\n\n### rank of it\n*Lesson 01; also: ranks*\n\nHow many $n^2$ there are.\n"
 TEXT = """
