@@ -121,9 +121,7 @@ def _in_a_row(forwards: list[Callable], x: Tensor, *args: Any, **kwargs: Any) ->
     for forward in forwards:
         x = forward(x, *args, **kwargs)  # (B, T, C)
         if not isinstance(x, Tensor):
-            raise ValueError(
-                f"policy is 'sqrt'; a block must return a tensor, and this one returns a {type(x).__name__}"
-            )
+            raise ValueError(f"policy is 'sqrt'; a block must return a tensor, and this returns a {type(x).__name__}")
     return x
 
 

@@ -216,5 +216,5 @@ def test_what_is_not_allowed_is_named():
     two = minigpt()
     two.blocks[0].forward = lambda x: (x,)
     checkpoint_blocks(two, "sqrt")
-    with pytest.raises(ValueError, match="a block must return a tensor, and this one returns tuple"):
+    with pytest.raises(ValueError, match="a block must return a tensor, and this returns a tuple"):
         two(TOKENS)
