@@ -38,17 +38,21 @@ def attention(
 def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     """The kernel. Backward makes all three gradients, wanted or not."""
     tape = q.storage.tape
-    B, H, T, D = q.shape
+    (B, H, T, D), v_width = q.shape, v.shape[-1]
     logsumexp = tape.new((B, T, H), "float32")
     saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
     shapes = [(value.shape, value.dtype) for value in (q, k, v)]
+    rows, keys = B * H * T, k.shape[2]
 
     def backward(g):
+        tape.work.gradients(rows, 3 * D + 2 * v_width, keys)  # scores again; of v and scores; of q and k
         return [tape.new(shape, dtype, _heads_last(shape)) for shape, dtype in shapes]
 
     shape, strides = layout.elementwise((q.layout,))
     out = shape, q.dtype, strides
-    return tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+    made = tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+    tape.work.product(tape.phase, rows, D + v_width, keys)
+    return made
 
 
 def _heads_last(shape: layout.Shape) -> layout.Strides:

@@ -36,6 +36,7 @@ from minigpt.memory.engine.graph import (
     Value,
 )
 from minigpt.memory.engine.layout import Shape, Strides
+from minigpt.memory.engine.work import Work
 
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
@@ -57,6 +58,7 @@ class Tape(Account):
         self.running_again = False  # a checkpointed block, in backward
         self.records_nothing = False  # torch.no_grad
         self.training = True  # else nothing is dropped
+        self.work = Work()
         self.contexts: list[Any] = []  # what nodes hold as attributes, until their graph dies
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 

@@ -102,6 +102,7 @@ class Rotary(Decoder):
 def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
     """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
     tape, shape = embedded.storage.tape, (*positions.shape, width)
+    tape.work.product(tape.phase, positions.numel, 1, width // 2)  # frequencies times positions
     return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
 
 
