@@ -39,7 +39,7 @@ def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     """The kernel. Backward makes all three gradients, wanted or not."""
     tape = q.storage.tape
     (B, H, T, D), v_width = q.shape, v.shape[-1]
-    logsumexp = tape.new((B, T, H), "float32")
+    logsumexp = tape.made("attention", ((B, T, H), "float32", None))
     saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
     shapes = [(value.shape, value.dtype) for value in (q, k, v)]
     rows, keys = B * H * T, k.shape[2]
@@ -51,7 +51,7 @@ def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     shape, strides = layout.elementwise((q.layout,))
     out = shape, q.dtype, strides
     made = tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
-    tape.work.product(tape.phase, rows, D + v_width, keys)
+    tape.multiplied(rows, D + v_width, keys)
     return made
 
 

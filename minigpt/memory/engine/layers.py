@@ -239,7 +239,7 @@ class Layers:
         inside = ops.cast(x, half)
         n_in, rows = x.shape[-1], prod(x.shape[:-1])
         # bitsandbytes' CPU kernel needs no whole W; on CUDA it makes one, as the readings of a T4 show.
-        weight = self.dequantized(name, half) if self.own or tape.cuda else None
+        weight = self.dequantized(name, half) if self.own or (tape.cuda and not tape.remembers) else None
         shape = inside.shape
 
         def backward(g):
@@ -247,10 +247,10 @@ class Layers:
             tape.work.gradients(rows, n_in, n_out)
             return [views.reshaped(tape.new((rows, n_in), half), shape)]
 
-        out = tape.new((*shape[:-1], n_out), half)
+        out = tape.made("linear", ((*shape[:-1], n_out), half, None))
         del weight
         out = tape.record("linear, 4 bits", (inside,), out, (), backward)
-        tape.work.product(tape.phase, rows, n_in, n_out)
+        tape.multiplied(rows, n_in, n_out)
         if self.own:
             del inside
         return ops.cast(out, x.dtype)

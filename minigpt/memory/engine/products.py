@@ -19,7 +19,7 @@ def mm(a: Value, b: Value) -> Value:
     tape = a.storage.tape
     shape = a.shape[0], b.shape[1]
     out = tape.record("linear", (a, b), (shape, a.dtype, None), saves_of(a, b), _mm_backward(tape, a, b))
-    tape.work.product(tape.phase, *a.shape, shape[1])
+    tape.multiplied(*a.shape, shape[1])
     return out
 
 
@@ -59,7 +59,7 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
         return [g, *made]
 
     out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
-    tape.work.product(tape.phase, *a.shape, b.shape[1])
+    tape.multiplied(*a.shape, b.shape[1])
     return out
 
 
@@ -151,7 +151,7 @@ def _bmm(a: Value, b: Value) -> Value:
 def _batched(tape: Tape, a: Value, b: Value, backward) -> Value:
     out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
     made = tape.record("matmul", (a, b), out, saves_of(a, b), backward)
-    tape.work.product(tape.phase, a.shape[0] * a.shape[1], a.shape[2], b.shape[2])
+    tape.multiplied(a.shape[0] * a.shape[1], a.shape[2], b.shape[2])
     return made
 
 

@@ -38,6 +38,8 @@ from minigpt.memory.engine.graph import (
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.work import Work
 
+PRODUCTS = ("linear", "matmul", "attention")  # the operations whose results a selective checkpoint keeps
+
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
 
@@ -56,6 +58,7 @@ class Tape(Account):
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
         self.running_again = False  # a checkpointed block, in backward
+        self.product: Callable[[tuple], Value] | None = None  # makes what a selective checkpoint keeps
         self.records_nothing = False  # torch.no_grad
         self.training = True  # else nothing is dropped
         self.work = Work()
@@ -88,20 +91,36 @@ class Tape(Account):
             if value.source is not None:
                 break
         else:
-            return self.new(*out) if isinstance(out, tuple) else out
+            return self.made(name, out) if isinstance(out, tuple) else out
         if self.records_nothing:
             return self.new(*out) if isinstance(out, tuple) else out
         made = out if isinstance(out, Value) else None
         if saves_output and isinstance(out, tuple):
-            made = self.new(*out)
+            made = self.made(name, out)
             saves = (*saves, made.storage)
         saved = self.keep(saves) if saves else ()
         if made is None:
-            made = self.new(*out)
+            made = self.made(name, out)
         self._nodes += 1
         edges = [Edge(value) for value in inputs]
         made.source = Node(name, self.block, self._nodes, edges, saved, backward, outputs)
         return made
+
+    def made(self, name: str, out: tuple) -> Value:
+        """The result of an operation: new, but for a product that a selective checkpoint keeps, or has kept."""
+        if self.product is not None and name in PRODUCTS:
+            return self.product(out)
+        return self.new(*out)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether products are not made again, since a selective checkpoint has kept them."""
+        return self.running_again and self.product is not None
+
+    def multiplied(self, *sizes: int) -> None:
+        """A product of forward's, of matrices of these sizes, unless it was kept."""
+        if not self.remembers:
+            self.work.product(self.phase, *sizes)
 
     def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:
         """What a node saves becomes an activation, if it is nothing else."""

@@ -64,8 +64,7 @@ class MiniGPT(Architecture):
         tape = layers.tape
         x = ops.add(ops.embedding(tokens, layers["embedding"]), ops.embedding(positions, layers["positions"]))
         for i in range(self.n_layer):
-            tape.block = f"block {i}"
-            x = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), x)
+            x = run_block(layers, i, lambda i: partial(self.block, layers, at=f"blocks.{i}."), x)
         tape.block = "head"
         return layers(layer_norm(layers, x, "norm"), "head")
 

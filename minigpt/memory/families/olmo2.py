@@ -50,7 +50,7 @@ class Olmo2(Llama):
 
     def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
         tape, shape = hidden.storage.tape, (*positions.shape, self.head_dim)
-        tape.work.product(tape.phase, positions.numel, 1, self.rotary_width // 2)  # frequencies times positions
+        tape.multiplied(positions.numel, 1, self.rotary_width // 2)  # frequencies times positions
         return {FULL: (tape.new(shape, "float32"), tape.new(shape, "float32"))}
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:
