@@ -28,6 +28,7 @@ def attention(
         mask = tape.new(mask.shape, q.dtype)
     times = q.shape[1] // k.shape[1]
     if (dropout and tape.training) or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
+        tape.refuse_in_place("the mask of attention with dropout or unlike heads")
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
         out = _math(q, k, v, mask, dropout, times if enable_gqa else 1)
         tape.autocast = autocast

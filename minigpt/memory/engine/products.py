@@ -81,6 +81,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 
 def _add_in_place(x: Value, bias: Value) -> Value:
+    x.storage.tape.refuse_in_place("the bias of a linear layer of transposed inputs")
     out = Value(x.storage, x.shape, x.dtype, x.strides)
     return x.storage.tape.record("add", (x, bias), out, (), lambda g: [g, g])
 

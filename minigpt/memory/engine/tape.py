@@ -38,7 +38,7 @@ from minigpt.memory.engine.graph import (
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.work import Work
 
-PRODUCTS = ("linear", "matmul", "attention")  # the operations whose results a selective checkpoint keeps
+PRODUCTS = ("linear", "matmul", "attention", "experts", "fold")  # the operations whose results a selective checkpoint keeps
 
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
@@ -111,6 +111,11 @@ class Tape(Account):
         if self.product is not None and name in PRODUCTS:
             return self.product(out)
         return self.new(*out)
+
+    def refuse_in_place(self, what: str) -> None:
+        """Raise ValueError where C++ writes into a product, unless a mode of torch watches, as a selective checkpoint's."""
+        if self.product is not None:
+            raise ValueError(f"checkpointing is 'selective'; {what} is added in place to what it keeps: allowed: others")
 
     @property
     def remembers(self) -> bool:

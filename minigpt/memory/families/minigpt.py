@@ -37,6 +37,10 @@ class MiniGPT(Architecture):
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
 
+    @property
+    def in_a_row(self) -> bool:
+        return True
+
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         first, last = super().outer_tensors()
         return [*first, Tensor("positions", (self.context, self.n_embd), "embedding")], last

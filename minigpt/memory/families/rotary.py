@@ -45,6 +45,10 @@ class Rotary(Decoder):
         """FULL or SLIDING for each layer."""
         return self.layer_types or (FULL,) * self.n_layer
 
+    @property
+    def in_a_row(self) -> bool:
+        return len(set(self.kinds)) == 1
+
     def model(self, layers: Layers, tokens: Value) -> Value:
         tape = layers.tape
         embedded = self.embed(layers, tokens)
