@@ -129,7 +129,7 @@ class Away:
 
     def __init__(self, tape: Tape, value: Value) -> None:
         self.out, self.source, self.output = (value.shape, value.dtype, value.strides), value.source, value.output
-        self.host = None if tape.cuda else tape.new(*self.out)
+        self.host = tape.new(*self.out) if tape.counts_host else None
 
     def back(self, tape: Tape) -> Value:
         value = tape.new(*self.out)

@@ -38,7 +38,13 @@ from minigpt.memory.engine.graph import (
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.work import Work
 
-PRODUCTS = ("linear", "matmul", "attention", "experts", "fold")  # the operations whose results a selective checkpoint keeps
+PRODUCTS = (
+    "linear",
+    "matmul",
+    "attention",
+    "experts",
+    "fold",
+)  # the operations whose results a selective checkpoint keeps
 
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
@@ -53,6 +59,7 @@ class Tape(Account):
     def __init__(self, cuda: bool = False, autocast: str | None = None) -> None:
         super().__init__()
         self.cuda, self.autocast = cuda, autocast
+        self.counts_host = not cuda  # whether the CPU's memory is that of the model
         self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
@@ -115,7 +122,9 @@ class Tape(Account):
     def refuse_in_place(self, what: str) -> None:
         """Raise ValueError where C++ writes into a product, unless a mode of torch watches, as a selective checkpoint's."""
         if self.product is not None:
-            raise ValueError(f"checkpointing is 'selective'; {what} is added in place to what it keeps: allowed: others")
+            raise ValueError(
+                f"checkpointing is 'selective'; {what} is added in place to what it keeps: allowed: others"
+            )
 
     @property
     def remembers(self) -> bool:
