@@ -264,7 +264,8 @@ def _policies() -> list[Case]:
         {}, BF16, MIXED, dict(BF16, attention="eager", holds="outputs"), dict(MIXED, accumulation=2),
         dict(BF16, accumulation=2, zero_grad="in_place"), dict(BF16, optimizer_in_backward=True), LORA,
         dict(LORA, autocast=True, targets="q,v", lora_dropout=0.05), dict(LORA, variant="dora"), QLORA,
-        dict(QLORA, autocast=True), dict(QLORA, kbit_preparation=False, variant="dora", **FEW), dict(batch=1, seq_len=7),
+        dict(QLORA, autocast=True), dict(QLORA, kbit_preparation=False, variant="dora", **FEW),
+        dict(batch=1, seq_len=7),
     ]  # fmt: skip
     every = cross([dict(checkpointing="every")], one_of("every_n_layers", (1, 3, 9)), [BF16, LORA])
     few = cross(policies[::2] + policies[3:], [BF16, dict(LORA, autocast=True)])

@@ -38,13 +38,8 @@ from minigpt.memory.engine.graph import (
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.work import Work
 
-PRODUCTS = (
-    "linear",
-    "matmul",
-    "attention",
-    "experts",
-    "fold",
-)  # the operations whose results a selective checkpoint keeps
+# The operations whose results a selective checkpoint keeps.
+PRODUCTS = ("linear", "matmul", "attention", "experts", "fold")
 
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
@@ -120,11 +115,9 @@ class Tape(Account):
         return self.new(*out)
 
     def refuse_in_place(self, what: str) -> None:
-        """Raise ValueError where C++ writes into a product, unless a mode of torch watches, as a selective checkpoint's."""
+        """Raise ValueError where C++ writes into a product, which under a selective checkpoint's mode it does not."""
         if self.product is not None:
-            raise ValueError(
-                f"checkpointing is 'selective'; {what} is added in place to what it keeps: allowed: others"
-            )
+            raise ValueError(f"checkpointing is 'selective'; {what} is added in place to what that keeps")
 
     @property
     def remembers(self) -> bool:
