@@ -121,7 +121,7 @@ class TrainingPlan:
     rank: int = _says(8, "r of the adapters, or of GaLore's projections")
     targets: str = _says(
         "all-linear",
-        "which matrices get one: all of the blocks', names such as 'q,v', or 'peft': its own for the model",
+        "which matrices get one: all of the blocks', names such as 'q,v', or 'peft': peft's own",
     )
     variant: str = _says(
         "lora", "the adapters' formula: 'rslora' scales by 1 / sqrt(rank), 'dora' learns each row's length"

@@ -1,7 +1,7 @@
 """Which matrices peft adapts where its configuration names none: ``LoraConfig()``, by the model's type.
 
-Where peft has none the caller has to name them. So it is with every mixture, mixtral too: it stands in peft's mapping, but
-peft, which adapts a mixture's experts, has nothing left to adapt when the configuration names nothing.
+Where peft has none the caller has to name them. So it is with every mixture, mixtral too: it stands in peft's mapping,
+but peft, which treats a mixture's experts by themselves, raises when the configuration names nothing.
 
 Read in peft 0.21.2, ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``, and written in the plan's words; c_attn and
 query_key_value are its "qkv", fc1 and fc2 its "up" and "down". tests/test_recipes.py asks peft again, of every family.

@@ -30,8 +30,9 @@ OFTEN = ("batch", "seq_len", "method", "checkpointing", "optimizer", "card")  # 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where the sliders stand. ``more`` holds other words of the plan, which stay as they are. ``optimizer`` may have the
-    name that transformers gives it: ``paged_adamw_8bit`` is ``paged_adamw8bit``.
+    """Where the sliders stand. ``more`` holds other words of the plan, which stay as they are.
+
+    ``optimizer`` may have the name that transformers gives it: ``paged_adamw_8bit`` is ``paged_adamw8bit``.
 
     Raises ValueError for a value that no slider has; whether all of them go together is ``Answer``'s to say.
     """
