@@ -35,7 +35,7 @@ def write_numbers(axes: Axes, rows: list[tuple[str, float, list[float], float | 
         text = axes.annotate(words, (end, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
                              bbox=style.WHITE_BOX, zorder=3)  # fmt: skip
         _push(axes, text, row, ticks, lines)
-        if guess is None or not _pixel(axes, end) < _pixel(axes, guess) < text.get_window_extent().x1 + 6:
+        if guess is None or not _pixel(axes, end) < _pixel(axes, guess) < text.get_window_extent().x1 + 14:
             if guess is not None:
                 _push(axes, text, row, [*ticks, guess], lines)
         elif not _move_inside(axes, text, min(end, *ticks) if ticks else end, row, lines):
