@@ -17,5 +17,5 @@ PEFT["phi"] = "q,v,up,down"
 def pefts_own(family: str) -> str:
     """The targets, in the plan's words. Raises ValueError for a family of which peft wants them named."""
     if family not in PEFT:
-        raise ValueError(f"targets is 'peft'; peft has none of its own for {family}: name them, as 'all-linear' does")
+        raise ValueError(f"targets is 'peft'; peft has none of its own for {family}: allowed all-linear, or names")
     return PEFT[family]
