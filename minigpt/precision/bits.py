@@ -1,6 +1,6 @@
 """One number to its bits and back.
 
-The positive numbers of a format, in the order of their size, are numbered by their bits. So to encode is to count. With k
+A format's positive numbers, in the order of their size, are numbered by their bits. So to encode is to count. With k
 the exponent of x and u the distance between two neighbours there, |x| / u is a number of steps, and
 
     pattern = (k + bias - 1) * 2^M + round(|x| / u)        k = max(floor(log2 |x|), 1 - bias),  u = 2^(k - M)

@@ -1,6 +1,6 @@
 """Six number formats as three widths, and everything else about them derived from the widths.
 
-With E exponent bits and M mantissa bits, and with the exponent field e and the mantissa field f read as whole numbers, a
+With E exponent and M mantissa bits, and with the exponent field e and the mantissa field f read as whole numbers, a
 number is
 
     normal,    e > 0:   (-1)^sign * 2^(e - bias) * (1 + f / 2^M)          bias = 2^(E - 1) - 1
