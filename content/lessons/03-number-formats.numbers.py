@@ -33,12 +33,17 @@ weights = torch.cat([p.detach().flatten() for p in load_base().parameters()])
 assert 0.5 < ((weights.abs() > 0.01) & (weights.abs() < 0.3)).float().mean() and 2**-7 / 2**8 < 3.1e-5
 median = {name: (spacing(weights, name) / 2).median().item() for name in ("bf16", "fp16")}
 
+
+def stuck_at(lr):
+    return (spacing(weights, "bf16") / 2 > lr).double().mean().item()
+
+
 # ---- the table of part 7
 ROWS = [  # the precision, the rest of the state per parameter, who, what becomes of a small update
     ("bf16", 0, "a bf16 checkpoint in Trainer, trl or a loop of one's own", "lost"),
     ("bf16", 2, "Kahan: [optimi](https://github.com/warner-benjamin/optimi), `KahanAdamW`", "kept, in 16 bits more"),
-    ("bf16-adam32", 0, "float32 moments over bf16 weights; LLaMA-65B in the QLoRA paper", "lost"),
-    (None, 0, "DeepSeek-V3: master and gradients float32, moments bf16", "kept"),
+    ("bf16-adam32", 0, "float32 moments over bf16 weights; fits the QLoRA paper's 780 GB", "lost"),
+    (None, 0, "DeepSeek-V3 (arXiv 2412.19437): master and gradients float32, moments bf16", "kept"),
     ("fp32", 0, "torch's default", "kept"),
     ("bf16-autocast", 0, "autocast over float32 weights; LitGPT's `bf16-mixed`", "kept"),
     ("bf16-master", 0, "the ZeRO paper", "kept"),
