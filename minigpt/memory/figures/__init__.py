@@ -6,6 +6,7 @@ Each is a function that returns a ``Figure`` (SVG, alt text); ``FIGURES`` has th
 
 from minigpt.memory.figures.blocks import llama_block, llama_block_lora, llama_block_saved, minigpt_block
 from minigpt.memory.figures.card import card_ledger
+from minigpt.memory.figures.formats import number_formats
 from minigpt.memory.figures.lora import lora
 from minigpt.memory.figures.nf4 import nf4
 from minigpt.memory.figures.step import step_life
@@ -19,6 +20,7 @@ FIGURES = {
     "card-ledger": card_ledger,
     "lora": lora,
     "nf4": nf4,
+    "number-formats": number_formats,
     "step-life": step_life,
 }
 
