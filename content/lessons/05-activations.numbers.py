@@ -34,10 +34,12 @@ at_once, in_turn = run(batch=16, **lora), run(accumulation=16, **lora)
 assert gib(4 * 11600 * 248320, 1) == "10.7 GiB"
 
 
-def kept(model):
-    plan = TrainingPlan(batch=2, seq_len=512, precision="bf16")
+def kept(model, **changes):
+    plan = TrainingPlan(batch=2, seq_len=512, precision="bf16", **changes)
     return sum(row.counted for row in saved_by_block(model, plan)) // plan.tokens
 
 
 gemma_by_hand, gemma_kept = 36 * 2304 + 4 * 2048 + 4 * 1024 + 8 * 9216, kept("gemma-2-2b")
 assert 0 < gemma_kept - gemma_by_hand < 100 and 0 < kept("pythia-1b") - 36 * 2048 < 100
+adapted = kept("llama-3-8b", method="lora", autocast=True, card="A100 80GB", rank=1)
+assert 0 <= adapted - (25 * 4096 + 8 * 14336) < 0.01 * adapted
