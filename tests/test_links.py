@@ -70,7 +70,6 @@ def test_every_link_of_every_notebook_leads_somewhere():
 
 
 def test_every_notebook_leads_on_and_to_its_terms():
-    paired = {Path(name).name.removeprefix("lab")[:2] for name in notebooks() if name.startswith("labs/")}
     for name, notebook in notebooks().items():
         if name in (glossary.PAGE, links.INDEX):
             continue
