@@ -31,7 +31,6 @@ Left out: compiled blocks, several devices, and key-value caches: a second run w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,15 +40,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from minigpt.memory.segments import segments
 from minigpt.values import check_choice, check_counts
 
 POLICIES = ("none", "full", "reentrant", "every", "sqrt", "selective", "offload")
 CACHES = {"past_key_values": None, "layer_past": None, "use_cache": False}  # what a block is given instead of a cache
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_grouped_mm", "bitsandbytes::gemm_4bit")
 ATTENTIONS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
-KEPT = {getattr(torch.ops.aten, name).default for name in PRODUCTS} | {
-    getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default for name in ATTENTIONS
-}  # the operations whose outputs "selective" keeps
+KEPT = {
+    *PRODUCTS,
+    *(f"aten::_scaled_dot_product_{name}" for name in ATTENTIONS),
+}  # whose outputs "selective" keeps
 HOST = torch.device("cpu")  # where "offload" sends a block's input
 
 
@@ -72,16 +73,6 @@ def checkpoint_blocks(model: nn.Module, policy: str, *, every_n_layers: int = 2)
         forwards = [blocks[i].forward for i in segment]
         for i, block in enumerate(blocks[j] for j in segment):
             block.forward = _Segment(policy, [] if i else forwards, vars(block).get("forward"))
-
-
-def segments(policy: str, n_layer: int, every_n_layers: int = 2) -> list[range]:
-    """The runs of blocks that ``policy`` keeps one input for and runs again together, of ``n_layer`` blocks."""
-    if policy == "none":
-        return []
-    if policy == "every":
-        return [range(i, i + 1) for i in range(0, n_layer, every_n_layers)]
-    size = math.isqrt(n_layer) if policy == "sqrt" else 1
-    return [range(i, min(i + size, n_layer)) for i in range(0, n_layer, size)]
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
@@ -155,7 +146,7 @@ def keep_products(context, operation, *args: Any, **kwargs: Any) -> CheckpointPo
     """Keep what KEPT's operations made, unless they drew random numbers: a second run without that draw would go on
     with other numbers than the first, in every dropout that follows.
     """
-    if operation in KEPT and not _argument(operation, "dropout_p", args, kwargs):
+    if operation.name() in KEPT and not _argument(operation, "dropout_p", args, kwargs):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
 

@@ -6,7 +6,8 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from minigpt import lora
-from minigpt.checkpointing import KEPT, POLICIES, blocks_of, checkpoint_blocks, keep_products, segments
+from minigpt.checkpointing import KEPT, POLICIES, blocks_of, checkpoint_blocks, keep_products
+from minigpt.memory.segments import segments
 from minigpt.model import GPT, GPTConfig
 from minigpt.train import TrainPlan, train
 
@@ -124,8 +125,8 @@ class Counted(torch.utils._python_dispatch.TorchDispatchMode):
         self.kept = self.others = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.kept += func in KEPT
-        self.others += func not in KEPT
+        self.kept += func.name() in KEPT
+        self.others += func.name() not in KEPT
         return func(*args, **(kwargs or {}))
 
 

@@ -198,6 +198,7 @@ def word_cases() -> dict[str, list[Case]]:
                     *one_of("optimizer", ("sgd", "adafactor", "adamw8bit"))]),
         ]),
         "words: reentrant checkpointing": _reentrant(),
+        "words: checkpointing policies": _policies(),
         "words: float32 outputs": _wrapped(),
         "words: evaluation": _evaluations(),
         "words: as libraries do it": [
@@ -254,6 +255,27 @@ def _reentrant() -> list[Case]:
         *each((*SOME, "mixtral"), cross(methods, reentrant)), *each(["minigpt"], cross(methods[2:4], reentrant)),
         *each(("falcon", "bloom", "gemma3", "opt"), cross(scores, reentrant)),
     ]  # fmt: skip
+
+
+def _policies() -> list[Case]:
+    """On models of 4 and 5 blocks, and three words in short on families whose blocks cannot run in a row."""
+    policies = one_of("checkpointing", ("every", "sqrt", "selective", "offload"))
+    ways: list[Words] = [
+        {}, BF16, MIXED, dict(BF16, attention="eager", holds="outputs"), dict(MIXED, accumulation=2),
+        dict(BF16, accumulation=2, zero_grad="in_place"), dict(BF16, optimizer_in_backward=True), LORA,
+        dict(LORA, autocast=True, targets="q,v", lora_dropout=0.05), dict(LORA, variant="dora"), QLORA,
+        dict(QLORA, autocast=True), dict(QLORA, kbit_preparation=False, variant="dora", **FEW),
+        dict(batch=1, seq_len=7),
+    ]  # fmt: skip
+    every = cross([dict(checkpointing="every")], one_of("every_n_layers", (1, 3, 9)), [BF16, LORA])
+    few = cross(policies[::2] + policies[3:], [BF16, dict(LORA, autocast=True)])
+    more: list[Words] = [dict(BF16, sequences="padded"), dict(sequences="packed"), dict(QLORA, quantization="int8")]
+    return [
+        *each(("minigpt-nano", "llama-ungrouped"), cross(policies, ways) + every),
+        *each(["llama-ungrouped"], cross(policies, more)),
+        *each(["qwen2-tied"], cross(policies, [BF16, MIXED])),
+        *each(("gpt2", "gemma2", "mixtral", "bloom"), few),
+    ]
 
 
 def _wrapped() -> list[Case]:

@@ -89,7 +89,7 @@ OTHER = {
 PLAN = {
     "batch": (2, 1, 3), "seq_len": (16, 1, 2, 7, 24, 33), "rank": (1, 2, 4), "targets": ("all-linear",),
     "lora_dropout": (0.0, 0.05), "modules_to_save": ("", "embedding", "head", "embedding,head"),
-    "logits_to_keep": (0, 1, 5), "accumulation": (1, 2), **ALLOWED,
+    "logits_to_keep": (0, 1, 5), "accumulation": (1, 2), "every_n_layers": (2, 1, 3), **ALLOWED,
 }  # fmt: skip
 ADAPTED_ONLY = ("variant", "adapter_dtype", "lora_dropout", "modules_to_save")
 QLORA_ONLY = ("quantization", "double_quantization", "kbit_preparation")
@@ -165,7 +165,7 @@ def _sizes(choose: Choose, family: str, table: Fields) -> dict:
     inner = choose(WIDTHS)
     sizes = dict(
         vocab_size=choose((64, 16, 97, 333, 600)), hidden_size=hidden,
-        intermediate_size=-(-inner // 8) * 8 if routed else inner, num_hidden_layers=choose((1, 2, 3)),
+        intermediate_size=-(-inner // 8) * 8 if routed else inner, num_hidden_layers=choose((1, 2, 3, 5)),
         num_attention_heads=heads, head_dim=width,
         num_key_value_heads=choose([n for n in (heads, 1, 2) if heads % n == 0]),
         max_position_embeddings=choose((64, 40)),
@@ -208,7 +208,7 @@ def _sensible(choose: Choose, model: dict, table: Fields) -> dict:
 def _minigpt(choose: Choose) -> dict:
     heads = choose((2, 1, 3, 4))
     return dict(
-        model_type="minigpt", vocab_size=choose((64, 16, 97, 600)), n_layer=choose((1, 2, 3)), n_head=heads,
+        model_type="minigpt", vocab_size=choose((64, 16, 97, 600)), n_layer=choose((1, 2, 3, 5)), n_head=heads,
         n_embd=heads * choose((8, 16, 5, 12, 1)), context=choose((64, 40)),
     )  # fmt: skip
 

@@ -80,7 +80,7 @@ ALLOWED = {
     "sequences": ("plain", "padded", "packed"),
     "zero_grad": ("before_forward", "before_backward", "in_place"),
     "step": ("steady", "first", "resumed", "refresh"),
-    "checkpointing": ("none", "full", "reentrant"),
+    "checkpointing": ("none", "full", "reentrant", "every", "sqrt", "selective", "offload"),
 }
 
 # transformers' own names of optimizers (TrainingArguments.optim), in the plan's words.
@@ -150,8 +150,12 @@ class TrainingPlan:
     attention: str = _says("sdpa", "'eager' makes the score matrix a real tensor")
     holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
     checkpointing: str = _says(
-        "none", "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind"
+        "none",
+        "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind; "
+        "'every': one block in every_n_layers; 'sqrt': sqrt(L) blocks as one; 'selective': outputs of products are "
+        "kept too; 'offload': inputs go to the CPU",
     )
+    every_n_layers: int = _says(2, "checkpointing 'every': of so many blocks the first runs again")
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")
     float32_outputs: bool = _says(
         False,
@@ -168,7 +172,7 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         for name, value in OPTIM.get(self.optimizer, {}).items():
             object.__setattr__(self, name, value)
-        check_counts(batch=self.batch, seq_len=self.seq_len, rank=self.rank)
+        check_counts(batch=self.batch, seq_len=self.seq_len, rank=self.rank, every_n_layers=self.every_n_layers)
         check_counts(most=MOST_PASSES, accumulation=self.accumulation)
         for name, allowed in ALLOWED.items():
             check_choice(allowed, **{name: getattr(self, name)})

@@ -15,6 +15,7 @@ from typing import Any
 
 from minigpt.memory.engine.graph import BORN, DEAD, Record, Storage, Value
 from minigpt.memory.engine.tape import WEIGHTS, Tape
+from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import run
 
@@ -47,12 +48,11 @@ def saved_by_block(model, plan: TrainingPlan, block: int = -1) -> tuple[Saved, .
 
     Raises ValueError as ``predict`` does, and for a block that the model does not have.
     """
-    groups = saved(model, plan)
-    names = [name for name in groups if name.startswith("block ")]
-    wanted = names[-1] if block == -1 and names else f"block {block}"
-    if wanted not in groups:
-        raise ValueError(f"block is {block}; allowed: -1 (the last), or 0 to {len(names) - 1}")
-    return groups[wanted]
+    last = Architecture.of(model).n_layer - 1
+    wanted = last if block == -1 else block
+    if not 0 <= wanted <= last:
+        raise ValueError(f"block is {block}; allowed: -1 (the last), or 0 to {last}")
+    return saved(model, plan).get(f"block {wanted}", ())  # of blocks in a row, the first keeps all
 
 
 def saved(model, plan: TrainingPlan) -> dict[str, tuple[Saved, ...]]:

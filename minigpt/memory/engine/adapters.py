@@ -114,7 +114,8 @@ def _own_dora(layers: Layers, x: Value, y: Value, name: str) -> Value:
 def _own_product(layers: Layers, name: str, weight: Value) -> Value:
     """s B A, in W's size and precision, without autograd. Autocast casts B and A, and keeps that for the update."""
     dtype = [ops.lowered(layers[name + part])[0].dtype for part in (".B", ".A")][0]
-    product = ops.cast(layers.tape.new(weight.shape, dtype), weight.dtype)
+    product = ops.cast(layers.tape.made("linear", (weight.shape, dtype, None)), weight.dtype)
+    layers.tape.multiplied(weight.shape[0], layers[name + ".A"].shape[0], weight.shape[1])
     return ops.scale(product)
 
 

@@ -28,6 +28,7 @@ def attention(
         mask = tape.new(mask.shape, q.dtype)
     times = q.shape[1] // k.shape[1]
     if (dropout and tape.training) or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
+        tape.refuse_in_place("the mask of attention with dropout or unlike heads")
         autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
         out = _math(q, k, v, mask, dropout, times if enable_gqa else 1)
         tape.autocast = autocast
@@ -38,17 +39,21 @@ def attention(
 def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     """The kernel. Backward makes all three gradients, wanted or not."""
     tape = q.storage.tape
-    B, H, T, D = q.shape
-    logsumexp = tape.new((B, T, H), "float32")
+    (B, H, T, D), v_width = q.shape, v.shape[-1]
+    logsumexp = tape.made("attention", ((B, T, H), "float32", None))
     saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
     shapes = [(value.shape, value.dtype) for value in (q, k, v)]
+    rows, keys = B * H * T, k.shape[2]
 
     def backward(g):
+        tape.work.gradients(rows, 3 * D + 2 * v_width, keys)  # scores again; of v and scores; of q and k
         return [tape.new(shape, dtype, _heads_last(shape)) for shape, dtype in shapes]
 
     shape, strides = layout.elementwise((q.layout,))
     out = shape, q.dtype, strides
-    return tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+    made = tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+    tape.multiplied(rows, D + v_width, keys)
+    return made
 
 
 def _heads_last(shape: layout.Shape) -> layout.Strides:

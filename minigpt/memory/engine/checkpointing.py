@@ -12,6 +12,11 @@ step: it runs the block again to its end and walks it backward, while what the s
 gradients of that: one that nobody has is a tensor of zeros, such as that of the scores that some blocks return. What
 the second run saves is booked as in any forward, under activations.
 
+Selective, what products and attention return is kept in the first run, saved or not, and the second takes it instead of
+making it; one that the second run does not come to is kept for nothing. Offloaded, the inputs go to the CPU's memory,
+and each comes back as a new tensor for the second run: without a card the copy is as much in memory as the input was,
+with one it is not on the card.
+
 Left out: the random number state that torch keeps with each block (5,056 bytes on a CPU).
 """
 
@@ -46,18 +51,39 @@ class Handle:
 class Checkpointed:
     """One block between its forward and its backward. It lives as long as a node has a handle on it."""
 
-    def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value]) -> None:
-        self.tape, self.run, self.inputs = tape, run, inputs
-        self.name = tape.block
+    def __init__(self, tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], kind: str) -> None:
+        self.tape, self.run = tape, run
+        self.name, self.selective = tape.block, kind == "selective"
         self.saves: list[ref[Handle]] = []
         self.recomputed: list[Storage | None] = []
+        self.products: list[Storage | None] = []
         self.ran_again = False
-        for value in inputs:
+        self.inputs: Sequence[Value] = () if kind == "offload" else inputs
+        self.away = [Away(tape, value) for value in inputs] if kind == "offload" else []
+        for value in self.inputs:
             tape.save(value.storage)
 
     def __del__(self) -> None:
         for value in self.inputs:
             self.tape.let_go(value.storage)
+        for storage in self.products:
+            if storage is not None:
+                self.tape.let_go(storage)
+
+    def make(self, out: tuple) -> Value:
+        """A product of the first run."""
+        made = self.tape.new(*out)
+        self.tape.save(made.storage)
+        self.products.append(made.storage)
+        return made
+
+    def remember(self, out: tuple) -> Value:
+        """The same product in the second run."""
+        place = next(i for i, storage in enumerate(self.products) if storage is not None)
+        storage, self.products[place] = self.products[place], None
+        assert storage is not None
+        self.tape.let_go(storage)
+        return Value(storage, *out)
 
     def count(self, storages: Sequence[Storage]) -> Sequence[Any]:
         """What the first run does with its saves."""
@@ -85,22 +111,48 @@ class Checkpointed:
         tape = self.tape
         place = tape.block, tape.doing
         tape.block, self.ran_again, tape.keep = f"{self.name}, run again", True, self.keep
-        tape.running_again = True
+        tape.running_again, tape.product = True, self.remember if self.selective else None
+        inputs = self.inputs or [away.back(tape) for away in self.away]
         try:
-            self.run(*self.inputs)
+            self.run(*inputs)
         except Stop:
             pass
-        tape.running_again = False
+        tape.running_again, tape.product = False, None
         tape.keep, (tape.block, tape.doing) = tape.keep_saved, place
         tape.casts.clear()  # the second run has an autocast of its own, which ends here
 
 
-def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value]) -> Value:
-    """``run(*inputs)`` without keeping what it saves."""
-    tape.keep = Checkpointed(tape, run, inputs).count
+class Away:
+    """An input in the CPU's memory."""
+
+    __slots__ = ("host", "out", "source", "output")
+
+    def __init__(self, tape: Tape, value: Value) -> None:
+        self.out, self.source, self.output = (value.shape, value.dtype, value.strides), value.source, value.output
+        self.host = tape.new(*self.out) if tape.counts_host else None
+
+    def back(self, tape: Tape) -> Value:
+        value = tape.new(*self.out)
+        value.source, value.output = self.source, self.output
+        return value
+
+
+def checkpoint(tape: Tape, run: Callable[..., Value], inputs: Sequence[Value], kind: str = "full") -> Value:
+    """``run(*inputs)`` without keeping what it saves; ``kind`` is the plan's word."""
+    block = Checkpointed(tape, run, inputs, kind)
+    tape.keep, tape.product = block.count, block.make if block.selective else None
+    del block
     out = run(*inputs)
-    tape.keep = tape.keep_saved
+    tape.keep, tape.product = tape.keep_saved, None
     return out
+
+
+def in_a_row(tape: Tape, blocks: dict[int, Callable[..., Value]], x: Value) -> Value:
+    """Several blocks as one, by their numbers."""
+    for i, block in blocks.items():
+        tape.block = f"block {i}, run again" if tape.running_again else f"block {i}"
+        x = block(x)
+    return x
 
 
 def checkpoint_reentrant(layers: Layers, run: Callable[..., Value], inputs: Sequence[Value]) -> Value:

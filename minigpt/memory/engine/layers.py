@@ -221,6 +221,7 @@ class Layers:
         tape, shape = self.tape, self.quantized[name]
         tape.doing = "dequantize"
         numel = prod(shape)
+        tape.work.decoded += numel
         scales = tape.new((-(-numel // BLOCK),), "float32") if self.plan.double_quantization else None
         if self.own:
             weight, whole = tape.new(shape, dtype), numel // BLOCK * BLOCK
@@ -236,17 +237,20 @@ class Layers:
         """Linear4bit, or this course's: 16-bit inside, x's precision outside; its backward makes W 16-bit again."""
         tape, half, n_out = self.tape, self.half, self.quantized[name][0]
         inside = ops.cast(x, half)
+        n_in, rows = x.shape[-1], prod(x.shape[:-1])
         # bitsandbytes' CPU kernel needs no whole W; on CUDA it makes one, as the readings of a T4 show.
-        weight = self.dequantized(name, half) if self.own or tape.cuda else None
+        weight = self.dequantized(name, half) if self.own or (tape.cuda and not tape.remembers) else None
         shape = inside.shape
 
         def backward(g):
             weight = self.dequantized(name, half)  # noqa: F841  lives until this returns
-            return [views.reshaped(tape.new((prod(shape[:-1]), shape[-1]), half), shape)]
+            tape.work.gradients(rows, n_in, n_out)
+            return [views.reshaped(tape.new((rows, n_in), half), shape)]
 
-        out = tape.new((*shape[:-1], n_out), half)
+        out = tape.made("linear", ((*shape[:-1], n_out), half, None))
         del weight
         out = tape.record("linear, 4 bits", (inside,), out, (), backward)
+        tape.multiplied(rows, n_in, n_out)
         if self.own:
             del inside
         return ops.cast(out, x.dtype)
@@ -269,6 +273,7 @@ class Layers:
 
         def whole() -> Value:
             tape.doing = "dequantize"
+            tape.work.decoded += n_out * n_in
             weight = tape.new((n_out, n_in), dtype)
             tape.new((n_out, 1), "float32")  # the scales over 127
             return weight
@@ -281,6 +286,7 @@ class Layers:
             flat = views.contiguous(views.reshaped(g, (prod(shape[:-1]), n_out)))
             weight = whole()  # noqa: F841  lives until this returns
             flat = ops.cast(flat, dtype)
+            tape.work.gradients(flat.shape[0], n_in, n_out)
             return [views.reshaped(tape.new((prod(shape[:-1]), n_in), dtype), shape)]
 
         if x.source is not None and not tape.running_again:

@@ -18,7 +18,9 @@ def mm(a: Value, b: Value) -> Value:
     """(m, k) @ (k, n). The second factor's gradient is made first, each in its factor's own order."""
     tape = a.storage.tape
     shape = a.shape[0], b.shape[1]
-    return tape.record("linear", (a, b), (shape, a.dtype, None), saves_of(a, b), _mm_backward(tape, a, b))
+    out = tape.record("linear", (a, b), (shape, a.dtype, None), saves_of(a, b), _mm_backward(tape, a, b))
+    tape.multiplied(*a.shape, shape[1])
+    return out
 
 
 def _mm_backward(tape: Tape, a: Value, b: Value):
@@ -29,6 +31,7 @@ def _mm_backward(tape: Tape, a: Value, b: Value):
         made: list[Value | None] = [None, None]
         for i in (1, 0):
             if wanted[i]:
+                tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
         return made
@@ -50,12 +53,14 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
         made: list[Value | None] = [None, None]
         for i in (0, 1):
             if wanted[i]:
+                tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
         return [g, *made]
 
-    out = (a.shape[0], b.shape[1]), a.dtype, None
-    return tape.record("linear", (bias, a, b), out, saves_of(a, b), backward)
+    out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
+    tape.multiplied(*a.shape, b.shape[1])
+    return out
 
 
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
@@ -76,6 +81,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 
 def _add_in_place(x: Value, bias: Value) -> Value:
+    x.storage.tape.refuse_in_place("the bias of a linear layer of transposed inputs")
     out = Value(x.storage, x.shape, x.dtype, x.strides)
     return x.storage.tape.record("add", (x, bias), out, (), lambda g: [g, g])
 
@@ -125,10 +131,10 @@ def baddbmm(bias: Value, a: Value, b: Value) -> Value:
     wanted, shapes = (a.source is not None, b.source is not None), (a.shape, b.shape)
 
     def backward(g):
+        _batched_gradients(tape, wanted, shapes)
         return [scale(tape.new(shape, g.dtype)) if want else None for want, shape in zip(wanted, shapes)]
 
-    out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
-    return tape.record("matmul", (a, b), out, saves_of(a, b), backward)
+    return _batched(tape, a, b, backward)
 
 
 def _bmm(a: Value, b: Value) -> Value:
@@ -136,8 +142,21 @@ def _bmm(a: Value, b: Value) -> Value:
     wanted, shapes = (a.source is not None, b.source is not None), (a.shape, b.shape)
 
     def backward(g):  # the second factor's gradient is made first
+        _batched_gradients(tape, wanted, shapes)
         made = [tape.new(shape, g.dtype) if want else None for want, shape in zip(wanted[::-1], shapes[::-1])]
         return made[::-1]
 
+    return _batched(tape, a, b, backward)
+
+
+def _batched(tape: Tape, a: Value, b: Value, backward) -> Value:
     out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
-    return tape.record("matmul", (a, b), out, saves_of(a, b), backward)
+    made = tape.record("matmul", (a, b), out, saves_of(a, b), backward)
+    tape.multiplied(a.shape[0] * a.shape[1], a.shape[2], b.shape[2])
+    return made
+
+
+def _batched_gradients(tape: Tape, wanted: tuple[bool, bool], shapes) -> None:
+    (N, n, k), (_, _, m) = shapes
+    for _ in range(sum(wanted)):
+        tape.work.gradients(N * n, k, m)

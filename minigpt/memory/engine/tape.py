@@ -36,6 +36,10 @@ from minigpt.memory.engine.graph import (
     Value,
 )
 from minigpt.memory.engine.layout import Shape, Strides
+from minigpt.memory.engine.work import Work
+
+# The operations whose results a selective checkpoint keeps.
+PRODUCTS = ("linear", "matmul", "attention", "experts", "fold")
 
 __all__ = ["GRADIENTS", "ITEMSIZE", "OPTIMIZER", "WEIGHTS", "Leaf", "Record", "Storage", "Tape", "Value"]
 
@@ -50,13 +54,16 @@ class Tape(Account):
     def __init__(self, cuda: bool = False, autocast: str | None = None) -> None:
         super().__init__()
         self.cuda, self.autocast = cuda, autocast
+        self.counts_host = not cuda  # whether the CPU's memory is that of the model
         self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
         self.running_again = False  # a checkpointed block, in backward
+        self.product: Callable[[tuple], Value] | None = None  # makes what a selective checkpoint keeps
         self.records_nothing = False  # torch.no_grad
         self.training = True  # else nothing is dropped
+        self.work = Work()
         self.contexts: list[Any] = []  # what nodes hold as attributes, until their graph dies
         self.hook: Callable[[Leaf], None] | None = None  # runs when a leaf has its gradient
 
@@ -86,20 +93,41 @@ class Tape(Account):
             if value.source is not None:
                 break
         else:
-            return self.new(*out) if isinstance(out, tuple) else out
+            return self.made(name, out) if isinstance(out, tuple) else out
         if self.records_nothing:
             return self.new(*out) if isinstance(out, tuple) else out
         made = out if isinstance(out, Value) else None
         if saves_output and isinstance(out, tuple):
-            made = self.new(*out)
+            made = self.made(name, out)
             saves = (*saves, made.storage)
         saved = self.keep(saves) if saves else ()
         if made is None:
-            made = self.new(*out)
+            made = self.made(name, out)
         self._nodes += 1
         edges = [Edge(value) for value in inputs]
         made.source = Node(name, self.block, self._nodes, edges, saved, backward, outputs)
         return made
+
+    def made(self, name: str, out: tuple) -> Value:
+        """The result of an operation: new, but for a product that a selective checkpoint keeps, or has kept."""
+        if self.product is not None and name in PRODUCTS:
+            return self.product(out)
+        return self.new(*out)
+
+    def refuse_in_place(self, what: str) -> None:
+        """Raise ValueError where C++ writes into a product, which under a selective checkpoint's mode it does not."""
+        if self.product is not None:
+            raise ValueError(f"checkpointing is 'selective'; {what} is added in place to what that keeps")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether products are not made again, since a selective checkpoint has kept them."""
+        return self.running_again and self.product is not None
+
+    def multiplied(self, *sizes: int) -> None:
+        """A product of forward's, of matrices of these sizes, unless it was kept."""
+        if not self.remembers:
+            self.work.product(self.phase, *sizes)
 
     def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:
         """What a node saves becomes an activation, if it is nothing else."""

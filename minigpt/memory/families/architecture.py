@@ -123,6 +123,11 @@ class Architecture:
         """The parameter tensors of one block, in the order of the real model; linear weights as (out, in)."""
         raise NotImplementedError
 
+    @property
+    def in_a_row(self) -> bool:
+        """Whether blocks can run as one, each given what the one before returned and all the same beside it."""
+        return False
+
     def kinds_of_block(self) -> tuple[int, ...]:
         """A layer of each kind of block that the model has."""
         return (0,)

@@ -73,10 +73,12 @@ class Bloom(Decoder):
         ones = tape.new((B, T), "float32") if layers.plan.sequences != "padded" else None  # else the mask is given
         alibi = self.alibi(hidden)
         mask = tape.new((B, 1, T, T), embedded.dtype)
+
+        def block(i: int):
+            return partial(self.block, layers, at=f"blocks.{i}.", alibi=alibi, mask=mask)
+
         for i in range(self.n_layer):
-            tape.block = f"block {i}"
-            block = partial(self.block, layers, at=f"blocks.{i}.", alibi=alibi, mask=mask)
-            hidden = run_block(layers, block, hidden)
+            hidden = run_block(layers, i, block, hidden)
         tape.block = "norm"
         hidden = self.norm(layers, hidden, "norm")
         layers.beside = None

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.attention import attention
-from minigpt.memory.engine.checkpointing import checkpoint, checkpoint_reentrant
+from minigpt.memory.engine.checkpointing import checkpoint, checkpoint_reentrant, in_a_row
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import Leaf, Value
 from minigpt.memory.families.activations import ACTIVATIONS
 from minigpt.memory.families.architecture import MOST_LAYERS, Architecture, divide
 from minigpt.memory.families.losses import loss_of
+from minigpt.memory.segments import segments
 from minigpt.values import check_choice, check_counts, check_shares
 
 CAP = (ops.scale, ops.tanh, ops.scale)  # a soft cap: c * tanh(x / c)
@@ -89,13 +91,22 @@ class Decoder(Architecture):
         return layers(hidden, at + "down")
 
 
-def run_block(layers: Layers, run: Callable[..., Value], *inputs: Value) -> Value:
-    """One block, checkpointed if the plan says so. run's other arguments live as long as run does."""
-    if layers.plan.checkpointing == "none":
-        return run(*inputs)
-    if layers.plan.checkpointing == "reentrant":
-        return checkpoint_reentrant(layers, run, inputs)
-    return checkpoint(layers.tape, run, inputs)
+def run_block(layers: Layers, i: int, block: Callable[[int], Callable[..., Value]], *inputs: Value) -> Value:
+    """Block ``i``, which ``block(i)`` makes, checkpointed if the plan says so: also in a row with those after it, which
+    then have run when it is their turn. What else a block is given lives as long as it does.
+    """
+    tape, plan = layers.tape, layers.plan
+    tape.block = f"block {i}"
+    runs = segments(plan.checkpointing, layers.architecture.n_layer, plan.every_n_layers)
+    segment = next((some for some in runs if i in some), None)
+    if segment is None:
+        return block(i)(*inputs)
+    if i != segment.start:
+        return inputs[0]
+    if plan.checkpointing == "reentrant":
+        return checkpoint_reentrant(layers, block(i), inputs)
+    run = block(i) if len(segment) == 1 else partial(in_a_row, tape, {j: block(j) for j in segment})
+    return checkpoint(tape, run, inputs, plan.checkpointing)
 
 
 def require_gradient(layers: Layers, embedded: Value) -> None:

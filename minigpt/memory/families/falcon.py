@@ -33,6 +33,7 @@ class Falcon(Rotary):
 
     named_activation: ClassVar[str] = "activation"
     product: ClassVar = staticmethod(ops.matmul_then_add)
+    in_a_row: ClassVar[bool] = False  # a block returns its scores too
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,10 +77,13 @@ class GPT2(Decoder):
         hidden = ops.add(embedded, position_embeds)
         mask = causal_mask(layers, embedded)
         hidden = ops.dropout(hidden, self.embd_pdrop)
+
+        def block(i: int):
+            return partial(self.block, layers, at=f"blocks.{i}.", _positions=positions)
+
         for i in range(self.n_layer):
-            tape.block = f"block {i}"
             inputs = (hidden,) if mask is None else (hidden, mask)
-            hidden = run_block(layers, partial(self.block, layers, at=f"blocks.{i}.", _positions=positions), *inputs)
+            hidden = run_block(layers, i, block, *inputs)
         tape.block = "norm"
         return views.alias(layer_norm(layers, hidden, "norm"))
 

@@ -37,6 +37,10 @@ class MiniGPT(Architecture):
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with MiniGPT: model, shifted")
 
+    @property
+    def in_a_row(self) -> bool:
+        return True
+
     def outer_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         first, last = super().outer_tensors()
         return [*first, Tensor("positions", (self.context, self.n_embd), "embedding")], last
@@ -61,8 +65,7 @@ class MiniGPT(Architecture):
         positions = tape.new((tokens.shape[1],), "int64")
         x = ops.add(ops.embedding(tokens, layers["embedding"]), ops.embedding(positions, layers["positions"]))
         for i in range(self.n_layer):
-            tape.block = f"block {i}"
-            x = run_block(layers, partial(self.block, layers, at=f"blocks.{i}."), x)
+            x = run_block(layers, i, lambda i: partial(self.block, layers, at=f"blocks.{i}."), x)
         tape.block = "head"
         return layer_norm(layers, x, "norm")
 

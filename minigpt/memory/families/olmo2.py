@@ -50,6 +50,7 @@ class Olmo2(Llama):
 
     def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
         tape, shape = hidden.storage.tape, (*positions.shape, self.head_dim)
+        tape.multiplied(positions.numel, 1, self.rotary_width // 2)  # frequencies times positions
         return {FULL: (tape.new(shape, "float32"), tape.new(shape, "float32"))}
 
     def norm(self, layers: Layers, x: Value, name: str) -> Value:

@@ -100,11 +100,14 @@ class OPT(Decoder):
             embedded = layers(embedded, PROJECTIONS[1])
         hidden = ops.add(embedded, position_embeds)
         layerdrop = None
+
+        def block(i: int):
+            return partial(self.block, layers, at=f"blocks.{i}.", mask=mask, positions=positions)
+
         for i in range(self.n_layer):
             tape.block = f"block {i}"
             layerdrop = tape.new((), "float32")  # what chance would leave this layer out by
-            block = partial(self.block, layers, at=f"blocks.{i}.", mask=mask, positions=positions)
-            hidden = run_block(layers, block, hidden)
+            hidden = run_block(layers, i, block, hidden)
         tape.block = "norm"
         if self.last_normed:
             hidden = self.norm(layers, hidden, "norm")

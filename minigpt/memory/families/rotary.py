@@ -45,6 +45,10 @@ class Rotary(Decoder):
         """FULL or SLIDING for each layer."""
         return self.layer_types or (FULL,) * self.n_layer
 
+    @property
+    def in_a_row(self) -> bool:
+        return len(set(self.kinds)) == 1
+
     def model(self, layers: Layers, tokens: Value) -> Value:
         tape = layers.tape
         embedded = self.embed(layers, tokens)
@@ -55,14 +59,16 @@ class Rotary(Decoder):
         masks = self.masks(layers, embedded)
         hidden = self.first(embedded)
         turns = self.turns(hidden, positions)
-        for i, kind in enumerate(self.kinds):
-            tape.block = f"block {i}"
-            cos, sin = turns[kind]
-            block = partial(self.block, layers, at=f"blocks.{i}.", positions=positions, cos=cos, sin=sin, mask=masks[i])
-            hidden = run_block(layers, block, hidden)
+
+        def block(i: int):
+            cos, sin = turns[self.kinds[i]]
+            at = f"blocks.{i}."
+            return partial(self.block, layers, at=at, positions=positions, cos=cos, sin=sin, mask=masks[i])
+
+        for i in range(self.n_layer):
+            hidden = run_block(layers, i, block, hidden)
         tape.block = "norm"
         hidden = self.norm(layers, hidden, "norm")
-        del positions, masks
         layers.beside = None
         return hidden
 
@@ -102,6 +108,7 @@ class Rotary(Decoder):
 def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
     """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
     tape, shape = embedded.storage.tape, (*positions.shape, width)
+    tape.multiplied(positions.numel, 1, width // 2)  # frequencies times positions
     return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
 
 

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.adapters import adapt, adapt_minigpt
 from minigpt.memory.measured.fakes import make_fake
-from minigpt.memory.measured.models import base_model, checkpoint_blocks, configuration
+from minigpt.memory.measured.models import base_model, checkpoint_model, configuration
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPT
 
@@ -44,5 +44,5 @@ def _build(model, plan: TrainingPlan) -> nn.Module:
     if plan.method != "full":
         built = adapt_minigpt(base, plan) if isinstance(base, GPT) else adapt(base, plan)
     if plan.checkpointing != "none":
-        checkpoint_blocks(built, reentrant=plan.checkpointing == "reentrant")
+        checkpoint_model(built, plan)
     return built

@@ -16,6 +16,7 @@ On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_reference, sums_in_place, writes_in_place
+from minigpt.memory.measured.kept import kept_by_checkpoints
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 
@@ -250,8 +252,9 @@ class MemoryMeter(TorchDispatchMode):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        self._saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
-        self._saving.__enter__()
+        self._saving = contextlib.ExitStack()
+        self._saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor))
+        self._saving.enter_context(kept_by_checkpoints(self._pack))
         return super().__enter__()
 
     def __exit__(self, *exception) -> None:

@@ -8,13 +8,11 @@ random, or none at all on the meta device: memory does not depend on them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from minigpt.memory.plan import TrainingPlan
 
@@ -127,15 +125,18 @@ def _check_context(model: GPT | PreTrainedModel, plan: TrainingPlan) -> None:
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {context}, and learned")
 
 
-def checkpoint_blocks(model: GPT | PreTrainedModel | PeftModel, reentrant: bool = False) -> None:
-    """Every block runs under torch.utils.checkpoint; transformers' default is not reentrant either."""
+def checkpoint_model(model: GPT | PreTrainedModel | PeftModel, plan: TrainingPlan) -> None:
+    """By the plan's word: with transformers' own call for the two kinds that it is made for, or this package's."""
+    from minigpt.checkpointing import checkpoint_blocks
     from minigpt.model import GPT
 
-    if not isinstance(model, GPT):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    if not isinstance(model, GPT) and plan.checkpointing in ("full", "reentrant"):
+        kind = {"use_reentrant": plan.checkpointing == "reentrant"}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kind)
         return
-    for block in model.blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=reentrant)
+    checkpoint_blocks(model, plan.checkpointing, every_n_layers=plan.every_n_layers)
+    if not isinstance(model, GPT):
+        model.enable_input_require_grads()  # as its own call does
 
 
 @contextlib.contextmanager

@@ -52,6 +52,8 @@ def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
     check_choice(DEVICES, device=device)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda'; this machine has no such GPU: allowed here: fake, cpu")
+    if device == "cuda" and plan.checkpointing == "offload":
+        raise ValueError("checkpointing is 'offload'; on a GPU the meter would count what lies in the CPU's memory too")
     with fake_tensors(plan) if device == "fake" else contextlib.nullcontext():
         return measure_module(build(model, plan, device), plan)
 

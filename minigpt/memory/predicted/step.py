@@ -88,6 +88,9 @@ def _old_gradients(layers: Layers) -> None:
 
 def refuse(architecture: Architecture, plan: TrainingPlan) -> None:
     """Raise ValueError for what the tape does not know, naming the field."""
+    if plan.checkpointing == "sqrt" and not architecture.in_a_row:
+        text = f"a {architecture.family}'s blocks differ, or return more than a tensor, and cannot run in a row"
+        raise ValueError(f"checkpointing is 'sqrt'; {text}")
     if plan.method != "qlora":
         return
     if plan.step == "first" and any(t.kind == "bias" and "norm" not in t.name for t in architecture.block_tensors()):

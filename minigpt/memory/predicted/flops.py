@@ -1,0 +1,82 @@
+"""flops(model, plan): the arithmetic of a training step beside its memory, in FLOPs of the products of matrices.
+
+By hand, for N tokens in sequences of T, a block with P weights in its matrices and H heads that are D wide, C the
+width and V the vocabulary:
+
+    forward of a block     2 N P + 4 N T H D          a linear layer is 2 FLOPs per token and weight; scores and values
+    forward of the head    2 N C V
+    backward               twice the forward for linears (the input's gradient, the weight's), 2.5 times for attention
+
+A frozen weight has no gradient of its own, so with adapters backward costs a base as much as forward does, not twice.
+Checkpointing adds forward work: all of every block, less what comes after the last tensor that the block saves, where
+the second run stops. In MiniGPT and llama that leaves out the block's last matrix. It is a third of the step at most,
+and half of it with a frozen base.
+
+    policy      run again
+    full        every block, less its end
+    reentrant   every block to its end, for it knows nothing of what is needed
+
+``flops`` reads all that off the tape on which ``predict`` runs the step. ``block_flops`` and ``head_flops`` are the
+formulas; tests hold both, and torch's FlopCounterMode, together.
+
+Left out: all that is not a product (norms, softmax, activation functions), the optimizer's step, experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from minigpt.memory.families import Architecture
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted.step import run
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one step: of the forward passes, of what checkpointing runs again, and of the gradients.
+
+    ``decoded``: how many times a weight of 4 or 8 bits was made whole, over all weights and passes.
+    """
+
+    forward: int
+    again: int
+    backward: int
+    decoded: int
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.again + self.backward
+
+    @property
+    def extra(self) -> float:
+        """What checkpointing adds, as a share of the step without it."""
+        return self.again / (self.forward + self.backward)
+
+
+def flops(model, plan: TrainingPlan) -> Flops:
+    """The FLOPs of one training step of ``model`` under ``plan``, all of its ``accumulation`` passes.
+
+    Raises ValueError as ``predict`` does, and for a mixture of experts.
+    """
+    architecture = Architecture.of(model)
+    if any(tensor.kind == "experts" for tensor in architecture.tensors()):
+        raise ValueError(f"the model is a {architecture.family}, whose experts' products are not counted")
+    return run(model, plan, lambda tape, _: Flops(**vars(tape.work)))
+
+
+def block_flops(model, plan: TrainingPlan, layer: int = 0) -> int:
+    """The forward of one block, over one pass: by the formula. An adapter adds 2 N r (n_in + n_out)."""
+    architecture = Architecture.of(model)
+    targets = plan.target_names(architecture)
+    linears = [tensor for tensor in architecture.block_tensors(layer) if tensor.kind == "linear"]
+    weights = sum(prod(tensor.shape) for tensor in linears)
+    weights += sum(plan.rank * sum(tensor.shape) for tensor in linears if tensor.name in targets)
+    scores = 4 * plan.tokens * plan.seq_len * architecture.n_head * architecture.head_dim
+    return 2 * plan.tokens * weights + scores
+
+
+def head_flops(model, plan: TrainingPlan) -> int:
+    """The forward of the output head, over one pass."""
+    architecture = Architecture.of(model)
+    return 2 * plan.tokens * architecture.n_embd * architecture.vocab_size
