@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from minigpt.data import pretraining_text, random_windows
+from minigpt.memory import MemoryMeter
 from minigpt.model import GPT, GPTConfig
 from minigpt.optim import AdamW8bit, adam_step
 from minigpt.optim.blockwise import dequantize, dynamic_map, quantize
@@ -146,6 +147,14 @@ def test_state_survives_saving_also_for_bfloat16_weights(tmp_path):
         weight.grad = gradient(5000, 3).bfloat16()
         optimizer.step()
     assert p.equal(q)
+
+
+def test_loading_makes_one_copy_and_nothing_in_float32():
+    p, first = stepped(AdamW8bit, 65_536, 1)
+    again, saved = AdamW8bit([p], **OPTIONS), first.state_dict()
+    with MemoryMeter(optimizer=again) as meter:
+        again.load_state_dict(saved)
+    assert meter.result().peak.total == meter.result().ledger.optimizer == state_bytes(again.state[p])
 
 
 def test_another_kind_is_named():
