@@ -15,7 +15,7 @@ import pytest
 import torch
 
 CONTENT = Path(__file__).parent.parent / "content"
-QLORA, LAB = "lessons/09-qlora.md", "labs/lab09-qlora.md"
+QLORA, LAB, STATE = "lessons/09-qlora.md", "labs/lab09-qlora.md", "lessons/04-optimizer-state.md"
 
 
 def argument(where: str, name: str):
@@ -52,6 +52,10 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     (BITS, "bnb_4bit_compute_dtype", None, QLORA, "bnb_4bit_compute_dtype=None"),
     ("bitsandbytes.optim:AdamW8bit", "min_8bit_size", 4096, QLORA, "min_8bit_size=4096"),
     ("bitsandbytes.optim:PagedAdamW8bit", "min_8bit_size", 4096, LAB, "with fewer than 4,096 elements: float32"),
+    ("bitsandbytes.optim:AdamW8bit", "min_8bit_size", 4096, STATE, "fewer than 4,096 elements keeps float32"),
+    ("transformers.optimization:Adafactor", "beta1", None, STATE, "has no $m$"),
+    (HF, "optim", "adamw_torch_fused", STATE, "`fused`, what transformers' `Trainer` takes"),
+    ("torch.optim:AdamW", "foreach", None, STATE, "`foreach`, torch's choice on a GPU"),
     (BITS, "load_in_4bit", False, LAB, "| 4 bits | nothing is quantized |"),
     (BITS, "bnb_4bit_quant_type", "fp4", LAB, '| the codes `"nf4"` | `"fp4"` |'),
     (BITS, "bnb_4bit_use_double_quant", False, LAB, "| double quantization | float32 scales |"),
@@ -120,8 +124,19 @@ def test_bitsandbytes_pages_from_100_000_elements_on():
     from bitsandbytes.optim.optimizer import Optimizer8bit
 
     assert "if not self.is_paged or p.numel() < 1e5:" in inspect.getsource(Optimizer8bit.get_state_buffer)
-    for text in (QLORA, LAB):
+    for text in (QLORA, LAB, STATE):
         assert "100,000 elements" in (CONTENT / text).read_text(encoding="utf8")
+
+
+def test_bitsandbytes_own_embeddings_ask_for_32_bits_of_state():
+    from bitsandbytes.nn import StableEmbedding
+    from bitsandbytes.optim import GlobalOptimManager
+
+    asked = GlobalOptimManager.get_instance().module_weight_config_triple
+    before, embedding = len(asked), StableEmbedding(4, 4)
+    assert asked[before:] == [(embedding, "weight", {"optim_bits": 32})]
+    del asked[before:]
+    assert "`StableEmbedding`, where a model has it, asks for 32 bits" in (CONTENT / STATE).read_text(encoding="utf8")
 
 
 def test_no_text_states_another_default():
