@@ -16,6 +16,7 @@ import torch
 
 CONTENT = Path(__file__).parent.parent / "content"
 QLORA, LAB, STATE = "lessons/09-qlora.md", "labs/lab09-qlora.md", "lessons/04-optimizer-state.md"
+CHECKPOINTING = "lessons/06-checkpointing.md"
 
 
 def argument(where: str, name: str):
@@ -72,6 +73,9 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     (HF, "bf16", False, LAB, "| autocast to bfloat16, for adapters, head and attention | they compute in float32 |"),
     ("torch.optim:AdamW", "foreach", None, "lessons/01-four-buckets.md", "torch's AdamW"),
     (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default is adapters on q and v"),
+    ("torch.utils.checkpoint:checkpoint", "use_reentrant", None, CHECKPOINTING, "`use_reentrant=None`"),
+    (TRL, "gradient_checkpointing", True, CHECKPOINTING, "| trl: `SFTConfig()` | the newer"),
+    (TRL, "gradient_checkpointing_kwargs", None, CHECKPOINTING, "| the newer, through transformers |"),
 ]  # fmt: skip
 
 
@@ -90,6 +94,64 @@ def test_unsloth_turns_checkpointing_on():
     assert unsloth("get_peft_model", "use_gradient_checkpointing") == "unsloth"
     for text in (QLORA, LAB):
         assert 'get_peft_model(use_gradient_checkpointing="unsloth")' in (CONTENT / text).read_text(encoding="utf8")
+
+
+def tiny_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=11)
+    return LlamaForCausalLM(LlamaConfig(**sizes)).train()
+
+
+def kind_of_checkpoint(model) -> dict:
+    """What the model's blocks hand to torch's checkpoint."""
+    return model.model.layers[0]._gradient_checkpointing_func.keywords
+
+
+def test_transformers_takes_the_newer_kind_and_lets_the_embedding_s_output_take_a_gradient():
+    model = tiny_llama().requires_grad_(False)
+    model.gradient_checkpointing_enable()
+    assert kind_of_checkpoint(model) == {"use_reentrant": False}
+    assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad
+    asked = inspect.signature(model.gradient_checkpointing_enable).parameters
+    assert (asked["every_n_layers"].default, asked["offload"].default) == (1, False)
+    text = (CONTENT / CHECKPOINTING).read_text(encoding="utf8")
+    assert '| the newer: `{"use_reentrant": False}` |' in text and "enable_input_require_grads()" in text
+    assert "gradient_checkpointing_enable(every_n_layers=k)" in text and "_enable(offload=True)" in text
+
+
+def test_peft_leaves_the_kind_to_torch_which_takes_the_older_one():
+    peft = pytest.importorskip("peft")
+    model = tiny_llama()
+    model.is_loaded_in_4bit = True
+    peft.prepare_model_for_kbit_training(model)
+    assert kind_of_checkpoint(model) == {}
+    x = torch.ones(2, requires_grad=True)
+    with pytest.warns(UserWarning, match="use_reentrant parameter should be passed explicitly"):
+        out = torch.utils.checkpoint.checkpoint(torch.sin, x)
+    assert "CheckpointFunction" in out.grad_fn.name()
+    text = (CONTENT / CHECKPOINTING).read_text(encoding="utf8")
+    assert "| reentrant: it hands on `{}`, and torch decides |" in text
+
+
+def test_get_peft_model_lets_the_embedding_s_output_take_a_gradient():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(tiny_llama(), peft.LoraConfig(target_modules=["q_proj"]))
+    assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad == model.base_model.is_gradient_checkpointing
+    checkpointed = tiny_llama()
+    checkpointed.gradient_checkpointing_enable()
+    checkpointed._require_grads_hook.remove()  # transformers' own
+    model = peft.get_peft_model(checkpointed, peft.LoraConfig(target_modules=["q_proj"]))
+    assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad
+
+
+def test_unsloth_s_checkpoints_are_reentrant():
+    if find_spec("unsloth") is None:
+        pytest.skip("unsloth could not be installed on this machine")
+    source = (Path(find_spec("unsloth").origin).parent / "models" / "llama.py").read_text(encoding="utf8")
+    assert "use_reentrant = True" in source
+    text = (CONTENT / CHECKPOINTING).read_text(encoding="utf8")
+    assert '`get_peft_model(use_gradient_checkpointing="unsloth")` | reentrant' in text
 
 
 def test_without_a_compute_dtype_four_bit_products_are_float32():

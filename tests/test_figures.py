@@ -89,6 +89,25 @@ def test_a_minigpt_block_keeps_what_the_meter_reads():
     assert two - one == 16 * 256 * (8192 + 32)
 
 
+def test_policies_hold_what_the_prediction_has_at_its_fullest():
+    """Less the gradient that comes in and the one of down's input, 5u; nothing runs again without a checkpoint."""
+    from minigpt.memory.predicted.step import predict
+
+    config, said = GPTConfig.preset("nano", n_layer=9), words("checkpointing")
+    for policy in ("full", "sqrt", "every", "selective", "offload"):
+        plan = TrainingPlan(batch=32, seq_len=256, optimizer="sgd", checkpointing=policy)
+        peak, u = predict(config, plan).peak, 4 * plan.tokens * config.n_embd
+        host = 9 if policy == "offload" else 0  # on a CPU the copies are in the same memory
+        held = (peak.total - peak.weights - peak.gradients) / u - host
+        assert abs(held - 5 - drawn_units(said, policy)) < 0.7, policy
+    assert drawn_units(said, "none") == 9 * 16
+
+
+def drawn_units(said: list[str], policy: str) -> int:
+    """The sum that stands in the policy's row: the third of its texts."""
+    return int(said[said.index(policy) + 2].removesuffix("u"))
+
+
 def test_the_shapes_of_a_llama_block_are_the_model_s():
     from transformers import LlamaConfig
 

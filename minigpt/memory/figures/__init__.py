@@ -12,6 +12,7 @@ from minigpt.memory.figures.blocks import (
     minigpt_block,
 )
 from minigpt.memory.figures.card import card_ledger
+from minigpt.memory.figures.checkpoints import checkpoint_policies
 from minigpt.memory.figures.formats import number_formats
 from minigpt.memory.figures.lora import lora
 from minigpt.memory.figures.nf4 import nf4
@@ -25,6 +26,7 @@ FIGURES = {
     "llama-block-lora": llama_block_lora,
     "minigpt-block": minigpt_block,
     "card-ledger": card_ledger,
+    "checkpointing": checkpoint_policies,
     "lora": lora,
     "nf4": nf4,
     "number-formats": number_formats,
