@@ -72,7 +72,7 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     (HF, "optim", "adamw_torch_fused", LAB, "| paged 8-bit AdamW | torch's AdamW |"),
     (HF, "bf16", False, LAB, "| autocast to bfloat16, for adapters, head and attention | they compute in float32 |"),
     ("torch.optim:AdamW", "foreach", None, "lessons/01-four-buckets.md", "torch's AdamW"),
-    (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default is adapters on q and v"),
+    (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default for a llama is adapters on q and v"),
     ("torch.utils.checkpoint:checkpoint", "use_reentrant", None, CHECKPOINTING, "`use_reentrant=None`"),
     (TRL, "gradient_checkpointing", True, CHECKPOINTING, "| trl: `SFTConfig()` | the newer"),
     (TRL, "gradient_checkpointing_kwargs", None, CHECKPOINTING, "| the newer, through transformers |"),
