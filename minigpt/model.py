@@ -159,12 +159,8 @@ class GPT(nn.Module):
             for projection in (module.attn.o_proj, module.mlp.down_proj):
                 nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * self.config.n_layer))
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None, *, upcast: bool = True) -> Tensor:
-        """Logits (B, T, V) for ``tokens`` (B, T); with ``targets`` (B, T), the mean loss, a scalar.
-
-        ``upcast`` turns 16-bit logits into float32 before the loss, as transformers does.
-        Raises ValueError if T exceeds the model's context.
-        """
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the head reads, (B, T, C), for ``tokens`` (B, T). Raises ValueError if T exceeds the model's context."""
         T = tokens.size(1)
         if T > self.config.context:
             raise ValueError(f"the sequence has {T} tokens; the model's context is {self.config.context}")
@@ -172,7 +168,14 @@ class GPT(nn.Module):
         x = self.token_embedding(tokens) + self.position_embedding(positions)  # (B, T, C)
         for block in self.blocks:
             x = block(x)  # (B, T, C)
-        logits = self.lm_head(self.norm(x))  # (B, T, V)
+        return self.norm(x)  # (B, T, C)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, *, upcast: bool = True) -> Tensor:
+        """Logits (B, T, V) for ``tokens`` (B, T); with ``targets`` (B, T), the mean loss, a scalar.
+
+        ``upcast`` turns 16-bit logits into float32 before the loss, as transformers does.
+        """
+        logits = self.lm_head(self.hidden(tokens))  # (B, T, V)
         return logits if targets is None else cross_entropy(logits, targets, upcast=upcast)
 
     @torch.no_grad()

@@ -37,6 +37,19 @@ def test_the_course_is_fresh():
     assert not changes, "run `make notebooks` and commit what it changes"
 
 
+@pytest.mark.parametrize("folder", ["", "lessons", "labs", "solutions"])
+def test_no_line_within_a_paragraph_looks_like_an_item_of_a_list(folder):
+    """ "... a block of" and, on the next line, "64. That is": some Markdown readers begin a list there."""
+    item, found = re.compile(r" {0,3}(\d+[.)]|[-+*]) "), []
+    for path in (ROOT / folder).glob("*.ipynb" if folder in ("", "lessons") else "*/*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            lines = cell.source.split("\n") if cell.cell_type == "markdown" else []
+            for before, line in zip(lines, lines[1:]):
+                begins = not before.strip() or item.match(before) or before.startswith(("  ", "|"))
+                found += [f"{path.name}: {line}"] if item.match(line) and not begins else []
+    assert not found
+
+
 def test_the_same_text_gives_the_same_bytes(built):
     before = names(built)
     assert sorted(before) == [

@@ -171,10 +171,10 @@ def test_a_refusal_stands_in_the_bar_s_place_until_a_slider_moves_on():
 
 
 def test_a_refused_word_without_a_slider_is_told_where_it_goes():
-    refused = Answer.to(Choice("gpt2"))  # hf-trainer's adapters are on q and v, and gpt2 has one matrix for both
-    assert refused.refusal.startswith("targets has 'q, v'; allowed: all-linear")
-    assert 'the cell takes it: calculator("gpt2", targets=...)' in soup(picture(refused)).get_text()
-    assert not Answer.to(Choice("gpt2", more=dict(targets="all-linear"))).refusal
+    refused = Answer.to(Choice("olmo-2-7b"))  # whose targets peft wants named
+    assert refused.refusal.startswith("targets is 'peft'; peft has none of its own for olmo2")
+    assert 'the cell takes it: calculator("olmo-2-7b", targets=...)' in soup(picture(refused)).get_text()
+    assert not Answer.to(Choice("olmo-2-7b", more=dict(targets="all-linear"))).refusal
     assert "has no slider" not in picture(Answer.to(Choice("gpt2", like="textbook", seq_len=2048)))
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 CONTENT = Path(__file__).parent.parent / "content"
-QLORA, LAB = "lessons/09-qlora.md", "labs/lab09-qlora.md"
+QLORA, LAB, STATE = "lessons/09-qlora.md", "labs/lab09-qlora.md", "lessons/04-optimizer-state.md"
 CHECKPOINTING = "lessons/06-checkpointing.md"
 
 
@@ -53,6 +53,10 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     (BITS, "bnb_4bit_compute_dtype", None, QLORA, "bnb_4bit_compute_dtype=None"),
     ("bitsandbytes.optim:AdamW8bit", "min_8bit_size", 4096, QLORA, "min_8bit_size=4096"),
     ("bitsandbytes.optim:PagedAdamW8bit", "min_8bit_size", 4096, LAB, "with fewer than 4,096 elements: float32"),
+    ("bitsandbytes.optim:AdamW8bit", "min_8bit_size", 4096, STATE, "fewer than 4,096 elements keeps float32"),
+    ("transformers.optimization:Adafactor", "beta1", None, STATE, "has no $m$"),
+    (HF, "optim", "adamw_torch_fused", STATE, "`fused`, what transformers' `Trainer` takes"),
+    ("torch.optim:AdamW", "foreach", None, STATE, "`foreach`, torch's choice on a GPU"),
     (BITS, "load_in_4bit", False, LAB, "| 4 bits | nothing is quantized |"),
     (BITS, "bnb_4bit_quant_type", "fp4", LAB, '| the codes `"nf4"` | `"fp4"` |'),
     (BITS, "bnb_4bit_use_double_quant", False, LAB, "| double quantization | float32 scales |"),
@@ -68,7 +72,7 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     (HF, "optim", "adamw_torch_fused", LAB, "| paged 8-bit AdamW | torch's AdamW |"),
     (HF, "bf16", False, LAB, "| autocast to bfloat16, for adapters, head and attention | they compute in float32 |"),
     ("torch.optim:AdamW", "foreach", None, "lessons/01-four-buckets.md", "torch's AdamW"),
-    (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default is adapters on q and v"),
+    (LORA, "target_modules", None, "lessons/07-lora.md", "peft's own default for a llama is adapters on q and v"),
     ("torch.utils.checkpoint:checkpoint", "use_reentrant", None, CHECKPOINTING, "`use_reentrant=None`"),
     (TRL, "gradient_checkpointing", True, CHECKPOINTING, "| trl: `SFTConfig()` | the newer"),
     (TRL, "gradient_checkpointing_kwargs", None, CHECKPOINTING, "| the newer, through transformers |"),
@@ -182,8 +186,19 @@ def test_bitsandbytes_pages_from_100_000_elements_on():
     from bitsandbytes.optim.optimizer import Optimizer8bit
 
     assert "if not self.is_paged or p.numel() < 1e5:" in inspect.getsource(Optimizer8bit.get_state_buffer)
-    for text in (QLORA, LAB):
+    for text in (QLORA, LAB, STATE):
         assert "100,000 elements" in (CONTENT / text).read_text(encoding="utf8")
+
+
+def test_bitsandbytes_own_embeddings_ask_for_32_bits_of_state():
+    from bitsandbytes.nn import StableEmbedding
+    from bitsandbytes.optim import GlobalOptimManager
+
+    asked = GlobalOptimManager.get_instance().module_weight_config_triple
+    before, embedding = len(asked), StableEmbedding(4, 4)
+    assert asked[before:] == [(embedding, "weight", {"optim_bits": 32})]
+    del asked[before:]
+    assert "`StableEmbedding`, where a model has it, asks for 32 bits" in (CONTENT / STATE).read_text(encoding="utf8")
 
 
 def test_no_text_states_another_default():

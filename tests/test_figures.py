@@ -62,6 +62,24 @@ def test_a_llama_block_with_lora_keeps_what_the_meter_reads():
     assert [text for text in said if text.startswith(f"and {rest} more: ")]
 
 
+@pytest.mark.slow
+def test_a_llama_block_under_autocast_keeps_what_the_meter_reads():
+    C, I = 4096, 11008  # noqa: E741
+    said = words("llama-block-autocast")
+    expected = {f"4C = {4 * C:,}": 4, f"2C = {2 * C:,}": 9, f"2I = {2 * I:,}": 4, "not kept": 4}
+    assert {words: said.count(words) for words in expected} == expected
+    assert f"34C + 8I = {34 * C + 8 * I:,} bytes per token" in said
+    two, three = (
+        measure(
+            KNOWN["llama-7b"] | dict(num_hidden_layers=n), TrainingPlan(batch=1, seq_len=64, precision="bf16-autocast")
+        ).ledger.activations
+        for n in (2, 3)
+    )
+    copies = 2 * (4 * C * C + 3 * C * I)
+    assert three - two == 64 * (34 * C + 8 * I + 4 * (2 + 32)) + copies
+    assert f"and 136 more: for norms and heads; once {mb(copies, 0)}, the weights in 16 bits" in said
+
+
 def test_a_minigpt_block_keeps_what_the_meter_reads():
     plan = TrainingPlan(batch=16, seq_len=256)
     one, two = (measure(GPTConfig.preset("nano", n_layer=n), plan).ledger.activations for n in (1, 2))

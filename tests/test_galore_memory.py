@@ -53,6 +53,7 @@ def test_the_step_with_an_svd_is_the_largest_and_in_backward_gradients_die_early
     ("words", "message"),
     [
         (dict(method="lora"), "optimizer is 'galore'; with method 'lora' there is nothing left to project"),
+        (dict(targets="peft"), "targets is 'peft', which is about adapters; with GaLore allowed: all-linear, or names"),
         (dict(targets="q,head"), "targets is 'q,head'; GaLore projects matrices of the blocks, not the head"),
         (dict(precision="bf16-master"), "optimizer is 'galore'; with precision 'bf16-master' allowed: adamw"),
         (

@@ -7,6 +7,8 @@ from unittest import mock
 
 import pytest
 import torch
+from transformers import FineGrainedFP8Config
+from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
 from minigpt.memory import TrainingPlan
 from minigpt.memory.gpus import GPUS, find_gpu
@@ -30,6 +32,22 @@ def test_bfloat16_is_native_exactly_where_torch_says_so(name):
 
 
 @pytest.mark.parametrize("name", GPUS)
+def test_tf32_and_fp8_are_native_where_torch_and_transformers_say_so(name, monkeypatch):
+    """tf32: ``torch.cuda.is_tf32_supported``. fp8: transformers' quantizer, which otherwise makes bf16 of the model."""
+    gpu = GPUS[name]
+    properties = SimpleNamespace(major=gpu.capability[0], minor=gpu.capability[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert ("tf32" in gpu.native) == torch.cuda.is_tf32_supported()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: gpu.capability)
+    quantizer = FineGrainedFP8HfQuantizer(FineGrainedFP8Config())
+    quantizer.validate_environment(device_map="cuda")
+    assert ("fp8" in gpu.native) == (not quantizer.quantization_config.dequantize)
+
+
+@pytest.mark.parametrize("name", GPUS)
 def test_a_card_holds_its_label_in_gib_less_a_part_that_is_withheld(name):
     gpu = GPUS[name]
     assert 0 <= gpu.withheld <= gpu.label * GIB / 15  # error correction keeps 1/16 of GDDR6
@@ -37,6 +55,9 @@ def test_a_card_holds_its_label_in_gib_less_a_part_that_is_withheld(name):
 
 def test_the_named_cards_differ_where_they_should():
     assert GPUS["T4"].formats == ("float16",)  # no bfloat16 before Ampere
+    assert GPUS["T4"].native == ("fp16", "int8")
+    assert GPUS["A100 80GB"].native == GPUS["RTX 3090"].native == ("fp16", "int8", "bf16", "tf32")
+    assert GPUS["L4"].native == GPUS["H100 80GB"].native == ("fp16", "int8", "bf16", "tf32", "fp8")
     assert all(100 * GB <= gpu.bandwidth <= 10_000 * GB for gpu in GPUS.values())
     assert GPUS["A100 80GB"].vram == 80 * GIB
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import fake_tensor
 
 from minigpt.memory import MemoryMeter, TrainingPlan, describe, measure_evaluation
 from minigpt.memory.measured.building import build
@@ -143,6 +144,14 @@ def test_every_word_on_fake_tensors_is_what_it_is_on_real_ones(model, words):
     plan = TrainingPlan(**{"batch": 2, "seq_len": 48, **words})
     fake, real = (measure(model, plan, device) for device in ("fake", "cpu"))
     assert (fake.ledger, fake.peak, fake.peak_at) == (real.ledger, real.peak, real.peak_at)
+
+
+def test_no_kernel_runs_for_a_fused_sgd_of_fake_tensors(monkeypatch):
+    """torch runs what has no fake kernel on real zeros: 13 GB of them for a 7B model."""
+    monkeypatch.setattr(fake_tensor, "run_fallback_kernel", lambda mode, func, *_: pytest.fail(f"{func} ran"))
+    plan = TrainingPlan(seq_len=4, optimizer="sgd_momentum", optimizer_loop="fused")
+    fake, real = (measure(llama(), plan, device) for device in ("fake", "cpu"))
+    assert (fake.ledger, fake.peak) == (real.ledger, real.peak)
 
 
 @pytest.mark.parametrize("in_backward", [False, True])

@@ -78,6 +78,20 @@ def test_no_label_is_crossed_by_a_limit_a_tick_or_a_guess(at):
             assert not box.x0 - 1 < x < box.x1 + 1, (words, mark)
 
 
+@pytest.mark.parametrize("at", [35.5, 36, 38, 41])
+def test_the_bars_number_is_never_right_of_a_guess_beyond_the_bar(at):
+    """There it would be read as the guess's."""
+    axes = stacked_bars(CASES, "t", guess={"LoRA": guess(at, "GB")})
+    box = boxes(axes, lambda text: text == "35.0 GB")["35.0 GB"]
+    assert box.x1 < axes.transData.transform((at, 1))[0] and box.x1 < axes.transData.transform((35, 1))[0]
+
+
+def test_beside_a_bar_too_short_for_its_number_the_number_says_that_it_is_the_bars():
+    axes = stacked_bars({"full": FULL, "small": Ledger(weights=GB)}, "t", guess={"small": guess(3, "GB")})
+    (box,) = boxes(axes, lambda text: text == "bar 1.00 GB").values()
+    assert axes.transData.transform((3, 1))[0] < box.x0
+
+
 def test_names_of_near_limits_do_not_meet():
     limits = {"RTX 3090": int(25.8 * GB), "24 GB card": 24 * GB, "L4": 25 * GB}
     named = list(boxes(stacked_bars(CASES, "t", limits=limits), limits.__contains__).values())

@@ -19,9 +19,11 @@ import torch
 
 import minigpt.memory.recipes as module
 from minigpt.memory import MemoryMeter, TrainingPlan, predict
+from minigpt.memory.families import FAMILIES
 from minigpt.memory.measured.building import build
 from minigpt.memory.plan import OPTIM
 from minigpt.memory.recipes import APART, RECIPES, recipe
+from minigpt.memory.targets import PEFT
 from tools.models import MODELS
 
 HF, TRL, SCRIPT, UNSLOTH = (TrainingPlan.like(name, method="qlora") for name in list(RECIPES)[:4])
@@ -159,8 +161,27 @@ def test_pefts_adapters():
     plan = TrainingPlan.like("hf-trainer", method="lora")
     assert (plan.rank, plan.lora_dropout) == (field_of(LoraConfig, "r"), field_of(LoraConfig, "lora_dropout"))
     assert default_of(get_peft_model, "autocast_adapter_dtype") is True and plan.adapter_dtype == "fp32"
-    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma"):
-        assert plan.targets == TrainingPlan(method="lora", targets=",".join(mapping[family])).targets
+    assert plan.targets == "peft" and set(PEFT) == set(mapping) & set(FAMILIES) - {"mixtral"}  # see targets.py
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"minigpt"}))
+def test_pefts_own_targets_of_every_family(family):
+    """Asked of peft, with a LoraConfig that names none: as many adapter parameters as predicted, or both refuse."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = next(it for it in MODELS.values() if isinstance(it, dict) and it["model_type"] == family)
+    plan = TrainingPlan(method="lora", targets="peft", rank=2, seq_len=8)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    if family not in PEFT:
+        with pytest.raises(ValueError, match="Please specify `target_modules`|No `target_modules` passed"):
+            get_peft_model(model, LoraConfig(r=2))
+        with pytest.raises(ValueError, match=f"targets is 'peft'; peft has none of its own for {family}"):
+            predict(config, plan)
+    else:
+        trained, _ = get_peft_model(model, LoraConfig(r=2)).get_nb_trainable_parameters()
+        assert predict(config, plan).trainable == 4 * trained
 
 
 def test_four_bits_by_transformers_and_peft():

@@ -72,7 +72,7 @@ def finding(readings: list[Reading]) -> str:
     """The one sentence on top."""
     measured = [(r.predicted, r.measured, r.case) for r in readings if r.measured is not None]
     if not measured:
-        return "Nothing has been measured yet."
+        return "No lab has saved a reading yet; what the lessons measure stands on their pages."
     exact = sum(predicted.peak.total == found.peak.total for predicted, found, _ in measured)
     predicted, found, name = max(measured, key=lambda case: abs(case[0].peak.total / (case[1].peak.total or 1) - 1))
     steps = "one training step" if len(measured) == 1 else f"{len(measured)} training steps"

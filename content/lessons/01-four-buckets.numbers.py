@@ -1,8 +1,11 @@
 """The numbers in the prose of lesson 01. content/README.md says how it uses them."""
 
+from dataclasses import replace
+
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.calculator.choice import Answer, Choice
 from minigpt.memory.gpus import GPUS
+from minigpt.memory.saved import saved_by_block
 from minigpt.memory.units import GB, GIB, gb
 
 llama = Architecture.of("llama-7b")
@@ -22,6 +25,11 @@ sequence = predict(llama, TrainingPlan(batch=1, seq_len=2048, precision="bf16"))
 checkpointed = predict(llama, TrainingPlan(batch=1, seq_len=2048, precision="bf16", checkpointing="full"))
 assert sequence.ledger.activations > 6 * 2 * GB
 P8 = Architecture.of("llama-3-8b")
+saved_8b = sum(one.counted for one in saved_by_block(P8, TrainingPlan(batch=1, seq_len=T, precision="bf16"))) / T
+assert saved_8b == 21 * P8.n_embd + 8 * P8.n_inner + 4 * (2 + P8.n_head)
+cached, uncached = 2 * L * B * T * C * 2, predict(llama, replace(plan, use_cache=False))
+forward, without = ([now for phase, now in it.timeline() if phase == "forward"][-1] for it in (step, uncached))
+assert forward == without and step.peak.total - uncached.peak.total == cached
 a100, l4 = (GPUS[name].vram for name in ("A100 80GB", "L4"))
 peft_P, peft_measured = 3212749824, 24.274 * GIB
 

@@ -24,6 +24,12 @@ fits = [str(n) for n in (8, 16, 32) if predict(small, TrainingPlan(batch=n, seq_
 split = predict(nano, TrainingPlan(batch=B // 4, seq_len=T, accumulation=4))
 
 
+for activation, turns in (("gelu", 1), ("gelu_new", 7 / 3)):  # where V moves the peak to the loss, in C
+    for wider, at in ((0.8, "block 11"), (1.2, "log_softmax")):
+        shape = KNOWN["gpt2"] | dict(activation_function=activation, vocab_size=int(wider * turns * small.n_embd))
+        assert at in predict(shape, TrainingPlan(batch=8, seq_len=1024)).peak_at
+
+
 def added_by(card=None, **dropout):
     """What a dropout of 0.1 adds to a block of GPT-2 on 4 x 256 tokens, in u."""
     plan, config = TrainingPlan(batch=4, seq_len=256, card=card), KNOWN["gpt2"]

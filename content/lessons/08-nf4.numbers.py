@@ -19,12 +19,12 @@ fitting = log(0.5) / log(2 * offset - 1)
 block_kurtosis = 3 * 63 / 65 * (63 / 64) ** 2
 inner = sum(abs(value * edge) < NormalDist().inv_cdf(0.75) for value in derive_code())
 llama = Architecture.of("llama-7b")
-P, matrices = llama.linear_parameters, sum(t.kind == "linear" for t in llama.tensors())
-rest = llama.parameters - P
+P_q, matrices = llama.linear_parameters, sum(t.kind == "linear" for t in llama.tensors())
+rest = llama.parameters - P_q
 N_64 = adapter_parameters("llama-7b", 64, "all-linear")
-assert P // 2 + rest + N_64 == 3660320768  # as qlora.py printed it
+assert P_q // 2 + rest + N_64 == 3660320768  # as qlora.py printed it
 plain_bits, nested_bits = 4 + 32 / 64, 4 + 8 / 64 + 32 / (64 * 256)
-plain, nested = P // 2 + 4 * P // 64, P // 2 + P // 64 + 4 * P // (64 * 256) + 4 * matrices
+plain, nested = P_q // 2 + 4 * P_q // 64, P_q // 2 + P_q // 64 + 4 * P_q // (64 * 256) + 4 * matrices
 saved = plain - nested
 saved_bits = plain_bits - nested_bits
 break_even = round((1024 + 4) / (saved_bits / 8))

@@ -1,12 +1,13 @@
-"""Cards: how many bytes a GPU really holds, how fast it reads them, and which 16-bit formats it computes in.
+"""Cards: how many bytes a GPU really holds, how fast it reads them, and which number formats it computes in.
 
 A card is sold by a round number of "GB", and that number counts GiB: the chips come in powers of two. What a
 program may use is a little less: error correction on GDDR6 takes about 1/16, the driver keeps some for itself, and
 the CUDA context takes some hundreds of MB more.
 
 Sources: ``vram`` is the total that nvidia-smi prints (in MiB), as in public logs of each card; with error correction
-where it is on by default. ``bandwidth`` is NVIDIA's data sheet. Formats follow from the compute capability:
-float16 from 7.0 on among the cards here, bfloat16 from 8.0 on (what torch.cuda.is_bf16_supported asks for).
+where it is on by default. ``bandwidth`` is NVIDIA's data sheet. ``NATIVE`` is NVIDIA's too: the CUDA Programming Guide,
+"Compute Capabilities", tensor core input types, and the target notes of ``mma`` and ``wmma`` in the PTX ISA. float32 is
+computed everywhere; on tensor cores only as tf32.
 
 ``workspace`` is what torch gives each cuBLAS handle, from the allocator, at its first matrix product: 32 MiB on compute
 capability 9.0 and later, before it two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp, 2026; until
@@ -22,6 +23,9 @@ from typing import NamedTuple
 
 from minigpt.memory.units import GB, GIB, MIB
 
+# A format that matrix products take, and the first compute capability whose tensor cores take it.
+NATIVE = {"fp16": (7, 0), "int8": (7, 2), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+
 
 class GPU(NamedTuple):
     """One card. ``label`` is the number it is sold by; ``vram`` is bytes, ``bandwidth`` bytes a second."""
@@ -32,9 +36,14 @@ class GPU(NamedTuple):
     capability: tuple[int, int]  # CUDA compute capability: (major, minor)
 
     @property
+    def native(self) -> tuple[str, ...]:
+        """The formats of ``NATIVE`` that the card's tensor cores multiply; another is emulated, or refused."""
+        return tuple(name for name, first in NATIVE.items() if self.capability >= first)
+
+    @property
     def formats(self) -> tuple[str, ...]:
-        """The 16-bit formats that the card computes in without emulation."""
-        return ("float16", "bfloat16") if self.capability >= (8, 0) else ("float16",)
+        """torch's names of the 16-bit formats that the card computes in without emulation."""
+        return ("float16", "bfloat16") if "bf16" in self.native else ("float16",)
 
     @property
     def workspace(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minigpt.memory.gpus import find_gpu
+from minigpt.memory.targets import pefts_own
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
 
@@ -40,7 +41,7 @@ PRECISIONS = {
     "fp32": Precision(4, 4, 0, 8, None, "PyTorch's default"),
     "bf16": Precision(2, 2, 0, 4, None, "everything in bfloat16: model.to(torch.bfloat16), torchtune, peft's table"),
     "fp16": Precision(2, 2, 0, 4, None, "a frozen base on cards without bfloat16, such as the T4", "float16"),
-    "bf16-adam32": Precision(2, 2, 0, 8, None, "bfloat16 weights and gradients, float32 moments"),
+    "bf16-adam32": Precision(2, 2, 0, 8, None, "bfloat16, float32 moments: bitsandbytes' 32-bit AdamW"),
     "bf16-autocast": Precision(4, 4, 0, 8, "bfloat16", "torch.autocast over float32 weights: Trainer(bf16=True)"),
     "fp16-autocast": Precision(4, 4, 0, 8, "float16", "torch.autocast and a GradScaler: Trainer(fp16=True)"),
     "bf16-master": Precision(2, 2, 4, 8, None, "16-bit weights and gradients, float32 master copy: the ZeRO paper"),
@@ -118,7 +119,10 @@ class TrainingPlan:
     precision: str = _says("fp32", "dtypes of weights, gradients and moments; with adapters, the base's")
     autocast: bool = _says(False, "the forward runs under torch.autocast, whatever the weights are: Trainer(bf16=True)")
     rank: int = _says(8, "r of the adapters, or of GaLore's projections")
-    targets: str = _says("all-linear", "which matrices get one: all of the blocks', or names such as 'q,v'")
+    targets: str = _says(
+        "all-linear",
+        "which matrices get one: all of the blocks', names such as 'q,v', or 'peft': peft's own",
+    )
     variant: str = _says(
         "lora", "the adapters' formula: 'rslora' scales by 1 / sqrt(rank), 'dora' learns each row's length"
     )
@@ -130,7 +134,9 @@ class TrainingPlan:
     quantization: str = _says("nf4", "qlora: the frozen base's format; 'int8' is LLM.int8; gptq and awq by size only")
     double_quantization: bool = _says(True, "qlora: the scales are quantized too; transformers' default is False")
     kbit_preparation: bool = _says(True, "qlora: peft's prepare_model_for_kbit_training upcasts what is not 4-bit")
-    optimizer: str = _says("adamw", "'sgd' is plain SGD: no state")
+    optimizer: str = _says(
+        "adamw", "'sgd' is plain SGD: no state; transformers' own names do, too, such as paged_adamw_8bit"
+    )
     optimizer_loop: str = _says("foreach", "AdamW's inner loop: torch takes 'foreach' on a GPU, 'single' on a CPU")
     optimizer_in_backward: bool = _says(False, "each gradient is used and freed as soon as it is there")
     zero_grad: str = _says("before_forward", "when gradients die; 'in_place': never (set_to_none=False)")
@@ -200,6 +206,8 @@ class TrainingPlan:
             raise ValueError(f"optimizer is 'galore'; with method {self.method!r} there is nothing left to project")
         if self.optimizer == "galore" and "head" in self.targets.split(","):
             raise ValueError(f"targets is {self.targets!r}; GaLore projects matrices of the blocks, not the head")
+        if self.optimizer == "galore" and self.targets == "peft":
+            raise ValueError("targets is 'peft', which is about adapters; with GaLore allowed: all-linear, or names")
         if self.step == "refresh" and self.optimizer != "galore":
             raise ValueError(f"step is 'refresh'; with optimizer {self.optimizer!r} allowed: steady, first, resumed")
         if self.autocast and self.precision in FLOAT32_WEIGHTS:
@@ -246,7 +254,8 @@ class TrainingPlan:
         """The plan's targets by name: matrices of the blocks, and ``others``. The rank must fit them all."""
         shapes = {t.name: t.shape for i in architecture.kinds_of_block() for t in architecture.block_tensors(i)
                   if t.kind == "linear"}  # fmt: skip
-        asked, names = set(self.targets.split(",")), {*shapes, *others}
+        targets = pefts_own(architecture.family) if self.targets == "peft" else self.targets
+        asked, names = set(targets.split(",")), {*shapes, *others}
         chosen = asked - {"all-linear"} | (set(shapes) if "all-linear" in asked else set())
         if not chosen <= names:
             wrong, right = ", ".join(sorted(chosen - names)), ", ".join(sorted(names))

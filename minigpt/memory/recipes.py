@@ -13,7 +13,7 @@ Each row was read in the library's own source. Where it is installed here, tests
         the loss alone through backward       trainer.py, training_step: compute_loss returns it, outputs die there
         gradients die after the step          trainer.py: model.zero_grad(), so before the next forward
         r=8, lora_dropout=0.0, float32        peft: LoraConfig, autocast_adapter_dtype=True
-        q and v                               peft: its mapping for llama, mistral, qwen2, qwen3 and gemma
+        targets by the model's type           peft: its mapping (targets.py): q and v of a llama, qkv of a gpt2
         4 bits: scales not quantized          BitsAndBytesConfig.bnb_4bit_use_double_quant=False
         4 bits: float32 norms, checkpointing  peft: prepare_model_for_kbit_training(use_gradient_checkpointing=True),
                                               reentrant: it passes no use_reentrant on, and torch's default is True;
@@ -57,7 +57,7 @@ from __future__ import annotations
 
 from minigpt.values import check_choice
 
-_PEFT = dict(rank=8, lora_dropout=0.0, targets="q,v", adapter_dtype="fp32")
+_PEFT = dict(rank=8, lora_dropout=0.0, targets="peft", adapter_dtype="fp32")
 _TRAINER = dict(
     precision="bf16", optimizer="adamw", optimizer_loop="fused", zero_grad="before_forward", holds="loss",
     use_cache=False, checkpointing="none", attention="sdpa", upcast=True, loss="model", float32_outputs=True,

@@ -69,7 +69,7 @@ def quantize(x: Tensor, values: Tensor, block: int = BLOCK, name: str = "x") -> 
     scaled, midpoints = scaled.view(-1)[:n], (values[:-1] + values[1:]) / 2
     codes = torch.zeros(n, dtype=torch.int32, device=x.device)
     for bit in (128, 64, 32, 16, 8, 4, 2, 1):  # how many midpoints are below, by halving: faster than torch.bucketize
-        codes += bit * (scaled > midpoints.index_select(0, codes + (bit - 1)))
+        codes.add_(scaled > midpoints[bit - 1 :].index_select(0, codes), alpha=bit)
     return Blocks(codes.view(x.shape).to(torch.uint8), absmax)
 
 

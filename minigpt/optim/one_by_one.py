@@ -75,9 +75,9 @@ class OneByOne(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
-        """As torch's, which casts state to the weight's dtype: so the tensors are put back as they were saved."""
-        super().load_state_dict(state_dict)
+        """As torch's, which would cast state to the weight's dtype: so it gets the groups alone, and tensors are copied
+        as they were saved."""
+        super().load_state_dict({**state_dict, "state": {}})
         for i, p in enumerate(self.parameters()):
             for name, value in state_dict["state"].get(i, {}).items():
-                if isinstance(value, Tensor):
-                    self.state[p][name] = value.to(p.device, copy=True)
+                self.state[p][name] = value.to(p.device, copy=True) if isinstance(value, Tensor) else value

@@ -15,7 +15,7 @@ from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.fits import Verdict, judge
 from minigpt.memory.gpus import GPUS, find_gpu
 from minigpt.memory.names import left_out
-from minigpt.memory.plan import ALLOWED, TrainingPlan
+from minigpt.memory.plan import ALLOWED, OPTIM, TrainingPlan
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
 from minigpt.values import check_choice, check_counts
@@ -31,6 +31,8 @@ OFTEN = ("batch", "seq_len", "method", "checkpointing", "optimizer", "card")  # 
 @dataclass(frozen=True)
 class Choice:
     """Where the sliders stand. ``more`` holds other words of the plan, which stay as they are.
+
+    ``optimizer`` may have the name that transformers gives it: ``paged_adamw_8bit`` is ``paged_adamw8bit``.
 
     Raises ValueError for a value that no slider has; whether all of them go together is ``Answer``'s to say.
     """
@@ -49,6 +51,9 @@ class Choice:
         check_choice(ALLOWED["method"], method=self.method)
         check_choice(LIKE, like=self.like)
         check_choice(CHECKPOINTING, checkpointing=self.checkpointing)
+        spelled = OPTIM.get(self.optimizer, {})
+        if spelled.keys() == {"optimizer"}:
+            object.__setattr__(self, "optimizer", spelled["optimizer"])
         check_choice(OPTIMIZERS, optimizer=self.optimizer)
         check_counts(batch=self.batch, seq_len=self.seq_len)
         object.__setattr__(self, "card", find_gpu(self.card))

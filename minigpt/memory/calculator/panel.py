@@ -25,7 +25,8 @@ def calculator(model: str = "llama-3-8b", *, like: str = "hf-trainer", **words_o
     """Show the calculator, its sliders at ``model`` (a known name, a Hub id, the path of a config.json) and so on.
 
     ``like`` is a library of ``recipes``, or "textbook". ``method``, ``batch``, ``seq_len``, ``checkpointing``,
-    ``optimizer`` and ``card`` are where the sliders begin; any other word of the plan (``rank=16``) stays as it is.
+    ``optimizer`` (``paged_adamw8bit``, or ``paged_adamw_8bit`` as transformers spells it) and ``card`` are where the
+    sliders begin; any other word of the plan (``rank=16``) stays as it is.
     Raises ValueError for a value that no slider has.
     """
     often = {name: words_of_the_plan.pop(name) for name in OFTEN if name in words_of_the_plan}

@@ -51,26 +51,23 @@ class MiniGPT(Architecture):
         return tuple(out + norm("mlp_norm", C) + linear("up", inner, C) + linear("down", C, inner))
 
     def loss(self, layers: Layers, tokens: Value, targets: Value) -> Value:
-        """The model's own names live through its own loss, and not through one that is made of what it returned."""
+        """The model's own logits live through its own loss; those that it returned, as long as the loop holds them."""
         plan = layers.plan
-        if plan.loss == "model" and plan.holds == "loss":
-            positions = layers.tape.new((tokens.shape[1],), "int64")
-            loss = self._cross_entropy(layers, self.logits(layers, tokens, positions), targets)
-            del positions
-            return loss
-        logits = self.logits(layers, tokens, layers.tape.new((tokens.shape[1],), "int64"))
+        logits = layers(self.hidden(layers, tokens), "head")
         if plan.loss == "shifted":
             return shifted_loss(layers, logits, targets)
-        layers.outputs.append(logits)
+        if plan.holds == "outputs":
+            layers.outputs.append(logits)
         return self._cross_entropy(layers, logits, targets)
 
-    def logits(self, layers: Layers, tokens: Value, positions: Value) -> Value:
+    def hidden(self, layers: Layers, tokens: Value) -> Value:
         tape = layers.tape
+        positions = tape.new((tokens.shape[1],), "int64")
         x = ops.add(ops.embedding(tokens, layers["embedding"]), ops.embedding(positions, layers["positions"]))
         for i in range(self.n_layer):
             x = run_block(layers, i, lambda i: partial(self.block, layers, at=f"blocks.{i}."), x)
         tape.block = "head"
-        return layers(layer_norm(layers, x, "norm"), "head")
+        return layer_norm(layers, x, "norm")
 
     def _cross_entropy(self, layers: Layers, logits: Value, targets: Value) -> Value:
         upcast = upcasted(layers, logits)

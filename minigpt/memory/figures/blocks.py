@@ -13,12 +13,13 @@ from minigpt.memory.families import Architecture
 from minigpt.memory.figures.svg import Drawing, Figure
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.saved import Saved, saved_by_block
+from minigpt.memory.units import mb
 from minigpt.model import GPTConfig
 
 WIDTH, SPINE, MIDDLE, COLUMNS = 640, 56, 350, (200, 350, 500)
 BOX, GAP = 46, 52  # heights: of a box, of an edge between two
 NANO = GPTConfig.preset("nano")
-COPY = "a float32 copy"
+COPY, LENGTH = "a float32 copy", "brought to length 1"
 LLAMA_EDGES = (
     ("x", "power"), ("length", "multiply attn_norm"), ("h", "linear q"), ("q", "attention"), ("k", "attention"),
     ("v", "attention"), ("y", "linear o"), ("x2", "power"), ("length2", "multiply mlp_norm"), ("h2", "linear gate"),
@@ -29,6 +30,12 @@ LORA_EDGES = (
     ("k", "attention"), ("v", "attention"), ("y", "attention"), ("o.A", "linear o.A"), ("x2", "power"),
     ("gate.A", "linear gate.A"), ("gate", "silu"), ("up.A", "linear up.A"), ("silu", "multiply"), ("up", "multiply"),
     ("product", "linear down.A"),
+)  # fmt: skip
+AUTOCAST_EDGES = (
+    ("x", "power"), ("length", "multiply attn_norm"), ("q.A", "linear q"), ("k.A", "linear k"), ("v.A", "linear v"),
+    ("q", "attention"), ("k", "attention"), ("v", "attention"), ("y", "linear o"), ("x2", "power"),
+    ("length2", "multiply mlp_norm"), ("gate.A", "linear gate"), ("gate", "silu"), ("up.A", "linear up"),
+    ("silu", "multiply"), ("up", "multiply"), ("product", "linear down"),
 )  # fmt: skip
 MINIGPT_EDGES = (
     ("x", "layer_norm attn_norm"), ("h", "linear q"), ("q", "attention"), ("k", "attention"), ("v", "attention"),
@@ -58,8 +65,7 @@ def llama_block() -> Figure:
 
 def llama_block_saved() -> Figure:
     """The same block in bfloat16, each edge with the bytes per token that backward needs."""
-    notes = {"x": COPY, "length": "brought to length 1", "h": "one for all three", "h2": "one for both"}
-    notes |= {"x2": COPY, "length2": notes["length"]}
+    notes = {"x": COPY, "x2": COPY, "h": "one for all three", "h2": "one for both", "length": LENGTH, "length2": LENGTH}
     return _llama_kept(
         "What one block of LLaMA-7B keeps for backward", "bfloat16; bytes per token, in symbols and counted",
         TrainingPlan(batch=2, seq_len=512, precision="bf16"), LLAMA_EDGES, notes, dict.fromkeys("qk", "then turned"),
@@ -78,6 +84,20 @@ def llama_block_lora() -> Figure:
         LORA_EDGES, notes, inside, f"4 for each norm and head, 4r for each adapter (r = {plan.rank})",
         "One block of LLaMA-7B in bfloat16 with float32 adapters on its seven matrices, with the bytes per token that "
         "each edge keeps: each adapter keeps a float32 copy of what it reads, and the 16-bit inputs are not kept.",
+    )  # fmt: skip
+
+
+def llama_block_autocast() -> Figure:
+    """The same over float32 weights under autocast: the stream is float32, and each matrix casts what it reads."""
+    a, plan = Architecture.of("llama-7b"), TrainingPlan(batch=2, seq_len=512, precision="bf16-autocast")
+    notes = dict.fromkeys(("h", "h2"), "a 16-bit copy for each:") | {"length": LENGTH, "length2": LENGTH}
+    copies = 2 * sum(t.shape[0] * t.shape[1] for t in a.block_tensors() if t.kind == "linear")
+    return _llama_kept(
+        "The same block under autocast", "float32 weights, bfloat16 products; bytes per token", plan, AUTOCAST_EDGES,
+        notes, dict.fromkeys("qk", "then turned"),
+        f"for norms and heads; once {mb(copies, 0)}, the weights in 16 bits",
+        "One block of LLaMA-7B with float32 weights under bfloat16 autocast, with the bytes per token that each edge "
+        "keeps: the residual stream in float32, and a 16-bit copy of its input for each matrix that reads a norm.",
     )  # fmt: skip
 
 
@@ -121,7 +141,7 @@ def _edges(
     rows: Sequence[Saved], named: Sequence[tuple[str, str]], tokens: int, units: dict[str, int]
 ) -> tuple[dict[str, str], int, int]:
     """The label of each edge, the bytes per token of all of them, and those of the small rest."""
-    counted = [row for row in rows if row.counted]
+    counted = [row for row in rows if row.counted and not row.made_by[1].startswith("cast ")]  # no copy of a weight
     least = min(units.values())
     large = [row for row in counted if row.nbytes >= least * tokens]
     labels = {}
@@ -153,7 +173,7 @@ def _told(edges: dict[str, str]) -> str:
     said = {"x": "the input", "length": "brought to length 1", "h": "the norm's output", "y": "attention's result",
             "x2": "the sum", "length2": "brought to length 1", "h2": "the second norm's output",
             "gate": "gate's output", "silu": "its SiLU", "up": "up's output", "product": "what down reads"}  # fmt: skip
-    names = [said.get(edge, edge.replace(".A", "'s adapter")) for edge in edges]
+    names = [said.get(edge, edge.replace(".A", "'s copy")) for edge in edges]
     told = [f"{name} {words.split(' = ')[0]}" for name, words in zip(names, edges.values(), strict=True)]
     return f"Kept: {'; '.join(told)}."
 

@@ -1,4 +1,4 @@
-"""What six checkpointing policies keep over a row of blocks, and what has run again when the last one goes backward.
+"""What six checkpointing policies keep over a row of blocks, and what has just run again as the last segment goes back.
 
 The sums are in u, the bytes of one block's input. What a block saves, and what the selective policy keeps of it, are
 asked from the predictor; which blocks run again together, from ``minigpt.memory.segments``.

@@ -16,7 +16,8 @@ from minigpt.memory.plots.style import COLORS, METHODS
 MARK = "made by minigpt.memory.figures"
 LIGHT = {"paper": "#ffffff", "panel": "#eef1f5", "ink": "#1b1f24", "soft": "#4d5661", "line": "#6b7580"}
 DARK = {"paper": "#161b22", "panel": "#2a313b", "ink": "#e8ebef", "soft": "#b3bcc7", "line": "#8d98a5"}
-FILLS = {**COLORS, "nf4": METHODS["nf4"], "context": "#5d6673"}  # the same on light and dark
+BITS = {"sign": "#5d6673", "exponent": "#6A3D9A", "mantissa": "#56B4E9"}
+FILLS = {**COLORS, "nf4": METHODS["nf4"], "context": "#5d6673", **BITS}  # the same on light and dark
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 SIZE = 16  # of text, unless it says otherwise
 HEAD = 9  # length of an arrow's head

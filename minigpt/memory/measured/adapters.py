@@ -54,7 +54,8 @@ def adapt(model: PreTrainedModel, plan: TrainingPlan) -> PeftModel:
     """A Hugging Face model with peft's adapters, on bitsandbytes' layers if the plan says so."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    targets = target_modules(model, model.get_output_embeddings(), plan)
+    own = plan.targets == "peft"  # left to it
+    targets = None if own else target_modules(model, model.get_output_embeddings(), plan)
     if plan.method == "qlora":
         quantize(model, plan)
         if plan.kbit_preparation:

@@ -46,6 +46,8 @@ def _make(trained: list[nn.Parameter], plan: TrainingPlan, projected: set[int]) 
     if kind == "kahan_adamw":
         return KahanAdamW(trained, lr=LR)
     if kind in ("sgd", "sgd_momentum"):
+        if loop.get("fused") and type(trained[0].data) is not torch.Tensor:
+            loop = loops["foreach"]  # torch runs the fused one on real tensors; neither keeps anything
         return torch.optim.SGD(trained, lr=LR, momentum=0.9 if kind == "sgd_momentum" else 0.0, **loop)
     if kind == "adafactor":
         from transformers.optimization import Adafactor

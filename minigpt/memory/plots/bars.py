@@ -102,11 +102,11 @@ def _frame(
         axes.axvline(at, color="black", linestyle="--", linewidth=1, zorder=1.5)
     rows = []
     for row, (label, end) in enumerate(ends.items()):
-        marks = [ticks[label]] if label in ticks else []
+        at = None
         if label in guesses:
-            marks.append(min(guesses[label], 0.985 * right))
-            axes.plot(marks[-1], row, **style.GUESS | ({} if marks[-1] == guesses[label] else {"marker": ">"}))
-        rows.append((f"{style.number(end)}{unit}", end, marks))
+            at = min(guesses[label], 0.985 * right)
+            axes.plot(at, row, **style.GUESS | ({} if at == guesses[label] else {"marker": ">"}))
+        rows.append((f"{style.number(end)}{unit}", end, [ticks[label]] if label in ticks else [], at))
     axes.set_yticks(range(len(ends)), list(ends))
     axes.set_ylim(len(ends) - 0.4, -0.6)
     axes.set_xlim(0, right)

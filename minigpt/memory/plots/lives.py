@@ -36,7 +36,7 @@ def lives(
     usual = sorted(size for *_, size in storages)[len(storages) // 2]
     heights = [max(size / usual, LOWEST) for *_, size in storages]
     if axes is None:
-        axes = style.new_axes(9, 1.2 + 0.155 * sum(heights))
+        axes = style.new_axes(9, 1.2 + 0.2 * sum(heights))
     groups = {"activations": ("saved for backward", set(kept)), "gradients": ("gradient", set(gradients))}
     top, middles, told = 0.0, [], []
     for place, ((_, born, died, size), height) in enumerate(zip(storages, heights)):
@@ -48,7 +48,7 @@ def lives(
         told.append(f"{names[place]}: {size:,.4g} {unit}, from {born:,} to {died:,}")
     for at in (down or {}).values():
         axes.axvline(at, color="black", linestyle=":", linewidth=1)
-    axes.set_yticks(middles, [f"{name}, {size:,.4g} {unit}" for name, (*_, size) in zip(names, storages)], fontsize=8)
+    axes.set_yticks(middles, [f"{name}, {size:,.4g} {unit}" for name, (*_, size) in zip(names, storages)], fontsize=9)
     axes.set_ylim(top, 0)
     groups["temporary"] = ("neither", set(range(len(storages))) - set(kept) - set(gradients))
     entries = [Patch(color=style.COLORS[name], label=said) for name, (said, places) in groups.items() if places]

@@ -12,9 +12,12 @@ Checkpointing adds forward work: all of every block, less what comes after the l
 the second run stops. In MiniGPT and llama that leaves out the block's last matrix. It is a third of the step at most,
 and half of it with a frozen base.
 
-    policy      run again
-    full        every block, less its end
-    reentrant   every block to its end, for it knows nothing of what is needed
+    policy           run again
+    full, offload    every block, less its end
+    reentrant        every block to its end, for it does not know what is needed
+    every            one block in every_n_layers, less its end
+    sqrt             every block, less the end of each segment's last one
+    selective        no product at all: what is cheap in FLOPs, and not always in time
 
 ``flops`` reads all that off the tape on which ``predict`` runs the step. ``block_flops`` and ``head_flops`` are the
 formulas; tests hold both, and torch's FlopCounterMode, together.
