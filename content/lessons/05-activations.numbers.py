@@ -29,6 +29,7 @@ low_folk, high_folk = 32 / 2, (30 * 4096 + 4 * 1024 + 8 * 14336) / (2 * 4096)
 assert low_folk < real_7b / folk_7b < high_folk
 eager_7b, fused_7b = run(attention="eager"), run()
 eager_thin, fused_thin = (run(attention=kind, checkpointing="full") for kind in ("eager", "sdpa"))
+assert eager_thin.peak == fused_thin.peak and fused_thin.peak_at.startswith("step")
 lora = dict(seq_len=512, method="lora", autocast=True)
 at_once, in_turn = run(batch=16, **lora), run(accumulation=16, **lora)
 assert gib(4 * 11600 * 248320, 1) == "10.7 GiB"
