@@ -153,6 +153,7 @@ def test_bfloat16_where_the_card_has_none():
             verdict = fits("gpt2", TrainingPlan(card=card, seq_len=64, **changes))
             assert verdict.bf16_native == native
             assert any("has no bfloat16" in text for text in verdict.warnings) == (warned and not native)
+            assert any("no fused attention" in text for text in verdict.warnings) == (warned and not native)
 
 
 def test_a_sequence_beyond_the_context_is_a_warning():

@@ -117,6 +117,8 @@ def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | Non
     warnings = [beyond_context(architecture, plan)] if architecture else []
     if (half := _sixteen_bit(plan)) and half not in gpu.formats:
         warnings.append(f"{plan.card} has no {half}: it is emulated, slowly; precision fp16 is native")
+        if plan.attention == "sdpa":  # torch's sdp_utils.cpp: no fused kernel takes bfloat16 below capability 8.0
+            warnings.append(f"no fused attention there takes {half}: scores, as with attention='eager', come on top")
     return Verdict(
         plan.card, does, needs <= most if does else needs > least, needs, room, "bfloat16" in gpu.formats,
         warnings=tuple(filter(None, warnings)), step=step,
