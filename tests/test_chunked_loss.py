@@ -46,7 +46,7 @@ def both(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float = 1.0, ig
     V=st.integers(2, 12),
     chunk=st.integers(1, 40),
     seed=st.integers(0, 99),
-    ignored=st.floats(0, 0.9),
+    ignored=st.floats(0, 0.9, allow_subnormal=False),  # minigpt.train makes CPUs take them as 0
     wide=st.booleans(),
 )
 def test_loss_and_gradients_are_those_of_all_logits(shape, C, V, chunk, seed, ignored, wide):
