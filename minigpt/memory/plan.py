@@ -151,9 +151,8 @@ class TrainingPlan:
     holds: str = _says("loss", "what the loop keeps during backward: the loss alone, or all of the model's outputs")
     checkpointing: str = _says(
         "none",
-        "'full': every block keeps its input alone and runs again in backward; 'reentrant': torch's older kind; "
-        "'every': one block in every_n_layers; 'sqrt': sqrt(L) blocks as one; 'selective': outputs of products are "
-        "kept too; 'offload': inputs go to the CPU",
+        "'full': a block keeps its input alone and runs again in backward; 'reentrant': torch's older kind; 'every': "
+        "one in every_n_layers; 'sqrt': sqrt(L) as one; 'selective': keeps products; 'offload': inputs go to the CPU",
     )
     every_n_layers: int = _says(2, "checkpointing 'every': of so many blocks the first runs again")
     use_cache: bool = _says(False, "transformers' key-value cache, its default in training too; Trainer turns it off")

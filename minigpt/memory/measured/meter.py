@@ -16,7 +16,6 @@ On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -252,14 +252,15 @@ class MemoryMeter(TorchDispatchMode):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        self._saving = contextlib.ExitStack()
-        self._saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor))
-        self._saving.enter_context(kept_by_checkpoints(self._pack))
+        self._saving = saved_tensors_hooks(self._pack, lambda saved: saved.tensor), kept_by_checkpoints(self._pack)
+        for seen in self._saving:
+            seen.__enter__()
         return super().__enter__()
 
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
-        self._saving.__exit__(*exception)
+        for seen in reversed(self._saving):
+            seen.__exit__(*exception)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
