@@ -25,11 +25,19 @@ def act(precision):
     return step(precision).ledger.activations
 
 
+at_peak = peak("fp32")
+parts = (12 * P, at_peak.activations)  # what the prose names; the rest is a gradient and what an operation makes
+assert (at_peak.weights + at_peak.optimizer) / (12 * P) - 1 < 1e-4 and at_peak.gradients < 0.01 * at_peak.total
+assert 0 <= at_peak.total - sum(parts) < 0.03 * at_peak.total
+
+
 def half_of(value):
     return nearest(torch.tensor(value), "fp16").item()
 
 
-weights = torch.cat([p.detach().flatten() for p in load_base().parameters()])
+nano = load_base()
+weights = torch.cat([p.detach().flatten() for p in nano.parameters()])
+unreached = nano.position_embedding.weight[80:].numel()  # the pairs have 80 positions
 assert 0.5 < ((weights.abs() > 0.01) & (weights.abs() < 0.3)).float().mean() and 2**-7 / 2**8 < 3.1e-5
 median = {name: (spacing(weights, name) / 2).median().item() for name in ("bf16", "fp16")}
 
@@ -71,3 +79,9 @@ table = "\n".join(row(*entry) for entry in ROWS)
 assert [int(line.split()[1]) for line in table.splitlines()] == [8, 8, 10, 12, 14, 16, 16, 16, 18, 20]
 kahan = predict("llama-7b", TrainingPlan(precision="bf16", optimizer="kahan_adamw")).ledger
 kahan_bytes = round((kahan.weights + kahan.gradients + kahan.optimizer) / Architecture.of("llama-7b").parameters)
+
+# ---- torchtune's bytes per parameter: weights, moments, one gradient
+tuned = predict("llama-3.2-1b", TrainingPlan.like("torchtune", method="full")).ledger
+P_1b = Architecture.of("llama-3.2-1b").parameters
+torchtune = [size / P_1b for size in (tuned.weights, tuned.optimizer, tuned.gradients)]
+assert tuned.gradients == 2 * 128256 * 2048 and f"{sum(torchtune):.2f}" == "4.46"

@@ -5,6 +5,7 @@ from math import prod
 from minigpt.lora import adapter_parameters
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.gpus import GPUS
+from minigpt.memory.units import gb
 from minigpt.model import GPTConfig
 
 nano, small = (GPTConfig.preset(name) for name in ("nano", "small"))
@@ -34,21 +35,27 @@ def saved_by_8_bits(method):
 saved_full, saved_lora = saved_by_8_bits("full"), saved_by_8_bits("lora")
 lora_peak = seven(method="lora", optimizer_loop="fused").peak.total
 assert saved_lora < 0.01 * lora_peak
+assert all(8 * side < 100_000 for t in llama.tensors() if t.kind == "linear" for side in t.shape)  # nothing is paged
 adafactor, sgd = seven(optimizer="adafactor"), seven(optimizer="sgd")
 adafactor_state, adafactor_more = adafactor.ledger.optimizer, adafactor.peak.total - sgd.peak.total
 eight_7b = seven(optimizer="adamw8bit")
 hooked_7b = seven(optimizer="adamw8bit", optimizer_in_backward=True)
 first_7b, second_7b = (seven(optimizer_loop="fused", step=kind) for kind in ("first", "steady"))
+foreach_first, foreach_second = (seven(optimizer_loop="foreach", step=kind) for kind in ("first", "steady"))
+assert foreach_first.peak.total == foreach_second.peak.total
+assert foreach_first.peak_at.startswith("step") and foreach_second.peak_at.startswith("step")
+assert gb(first_7b.peak.total) == gb(second_7b.peak.total) and second_7b.peak_at.startswith("backward")
 
 
-def made(loop):
-    """Bytes of temporary tensors that AdamW's step makes at once, LLaMA-7B."""
-    points = seven(optimizer_loop=loop).timeline()
-    return max((ledger.temporary for phase, ledger in points if phase == "step"), default=0)
+def made(prediction):
+    """Bytes of temporary tensors that AdamW's step makes at once."""
+    return max((ledger.temporary for phase, ledger in prediction.timeline() if phase == "step"), default=0)
 
 
-foreach_7b, single_7b = made("foreach"), made("single")
-assert made("fused") == 0 and abs(foreach_7b / (2 * P) - 1) < 0.001
+foreach_7b, single_7b, fused_7b = (made(seven(optimizer_loop=loop)) for loop in ("foreach", "single", "fused"))
+assert fused_7b == 0 and abs(foreach_7b / (2 * P) - 1) < 0.001 and abs(single_7b / (2 * 2 * largest) - 1) < 0.001
+single_small = made(predict(small, TrainingPlan(batch=1, seq_len=64, optimizer_loop="single")))
+assert abs(single_small / (3 * 4 * largest_small) - 1) < 0.001
 first = predict(small, TrainingPlan(batch=4, seq_len=1024, step="first"))
 assert first.peak_at.startswith("backward")
 qwen = Architecture.of("qwen2.5-0.5b")

@@ -41,6 +41,7 @@ def kept(model, **changes):
 
 
 gemma_by_hand, gemma_kept = 36 * 2304 + 4 * 2048 + 4 * 1024 + 8 * 9216, kept("gemma-2-2b")
-assert 0 < gemma_kept - gemma_by_hand < 100 and 0 < kept("pythia-1b") - 36 * 2048 < 100
+gemma_numbers, gemma_ones = 4 * (4 + 8), 4 * 4 * 2304 // 1024  # 4 norms and 8 heads; 1 + w of each norm
+assert gemma_kept - gemma_by_hand == gemma_numbers + gemma_ones and 0 < kept("pythia-1b") - 36 * 2048 < 100
 adapted = kept("llama-3-8b", method="lora", autocast=True, card="A100 80GB", rank=1)
 assert 0 <= adapted - (25 * 4096 + 8 * 14336) < 0.01 * adapted

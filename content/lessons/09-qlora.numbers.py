@@ -245,3 +245,11 @@ crossed = 4096
 eight = {m: calculated(m, crossed, "hf-trainer", "none").step for m in ("lora", "qlora")}
 before = [calculated(m, crossed // 2, "hf-trainer", "none").step.peak.total for m in ("lora", "qlora")]
 assert eight["lora"].peak.total < eight["qlora"].peak.total and before[0] > before[1]
+
+# What is paged of the adapters at r = 8
+sides = {
+    name: [8 * side for t in Architecture.of(name).tensors() if t.kind == "linear" for side in t.shape]
+    for name in ("llama-7b", "llama-3-8b")
+}
+paged_8b, sides_8b = sum(size >= 100_000 for size in sides["llama-3-8b"]), len(sides["llama-3-8b"])
+assert max(sides["llama-7b"]) < 100_000 and 8 * 14336 == max(sides["llama-3-8b"])

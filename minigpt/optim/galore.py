@@ -14,8 +14,8 @@ Then W decays by lr * decay. For a matrix (m, n), state in elements, in the grad
     full           both                              (m + n) r + 2 r^2
 
 The whole gradient is still made by backward: only with ``InBackward`` is one of them there at a time. m and v stay when
-P changes, although they are then of other directions, whose signs an SVD is free to choose. A gap too short costs an
-SVD each time and leaves m no time to become a mean; one too long trains in directions that no longer matter.
+P changes, although they are then of other directions. A gap too short costs an SVD each time and leaves m no time to
+become a mean; one too long trains in directions that no longer matter.
 
 Source: Zhao et al. 2024, arXiv 2403.03507, and galore-torch 1.0, whose numbers these are, its names of options too.
 It recommends rank 128, gap 200, scale 0.25 for training from scratch. It takes more memory: its update makes two
