@@ -32,6 +32,19 @@ assert all(16 <= b <= 32.1 for b in ratios.values())
 b = ratios["llama-65b"]
 assert 0.16 < 1 - (40 + 2 * b) / (80 + b) < 0.18  # "a sixth"
 
+adapted = TrainingPlan(seq_len=512, precision="bf16", method="lora")
+b = sum(row.counted for row in saved_by_block("llama-65b", adapted)) / (2 * Architecture.of("llama-65b").n_embd * 512)
+lora_gain = f"{100 * (1 - (40 + 2 * b) / (80 + b)):.0f}%"
+assert b > ratios["llama-65b"] and round(ratios["gpt2"]) == 28
+
+# Rows of k blocks: the last over all inputs, or the first over the others' gradients; in u, 8 sequences of 256 tokens.
+for depth, tall in ((16, 4), (36, 6), (64, 8)):
+    rowed = GPTConfig(n_layer=depth, n_embd=96, n_head=3)
+    peak = predict(rowed, TrainingPlan(batch=8, seq_len=256, optimizer="sgd", checkpointing="sqrt")).peak
+    by_hand = max(depth / tall + 16 * tall + 4, 1 + 16 * tall + 4 + (depth - tall) * 12 * 96 / 2048)
+    assert abs(by_hand * 4 * 2048 * 96 / (peak.total - peak.weights) - 1) < 0.01
+assert round(1 + 128 + 4 + 56 * 12 * 96 / 8192) == 141  # answer 1, on 32 sequences
+
 # The bus: two copies in a step of four forwards.
 on_a100 = f"{100 * 2 * (2 * C / 32e9) / (2 * (4 * C**2 + 3 * C * I) / 312e12) / 4:.0f}"
 
@@ -51,7 +64,9 @@ assert step("llama-7b").peak.total == step("llama-7b", **ON).peak.total
 assert step("llama-7b", batch=8, seq_len=2048, **ON).peak.total < step("llama-7b", batch=8, seq_len=2048).peak.total
 
 # The audit.
-seven = {m: (step("llama-7b", m), step("llama-7b", m, **ON)) for m in ("full", "lora", "qlora")}
+seven = {m: (step("llama-7b", m), step("llama-7b", m, **ON)) for m in ("full", "qlora")}
+one = dict(batch=1, seq_len=512)
+seven["lora"] = (step("llama-7b", "lora", **one), step("llama-7b", "lora", **one, **ON))
 
 
 def times(of, method):
@@ -88,6 +103,7 @@ assert math.isqrt(64 // 16) == 2 and 16 * deep.n_layer + 2 + 3 * deep.vocab_size
 step_needs = 4 * P
 per_token = 32 * (24 * C + 8 * I) + 4 * C + 12 * V
 tokens_meet = step_needs / per_token
+helps_from = f"{round(tokens_meet, -2):,.0f}"
 long = TrainingPlan(precision="bf16", seq_len=4096)
 below, above = 4096, 4352
 for tokens in (below, above):

@@ -32,7 +32,14 @@ def checkpoint_policies() -> Figure:
     drawing.heading(
         "What stays, and what has just run again", "nine blocks of MiniGPT, as the last of them goes backward"
     )
-    drawing.text(20, 76, f"u: one block's input; a whole block is {whole}u", at="start", size=15, soft=True)
+    drawing.text(
+        20,
+        76,
+        f"u: one block's input; a whole block is {whole}u. Gradients in flight (5u) are left out",
+        at="start",
+        size=15,
+        soft=True,
+    )
     keys = (("activations", "kept"), ("temporary", "run again"), ("context", "on the CPU"))
     for x, (fill, words) in zip((20, 84, 190), keys, strict=True):
         drawing.chip(x, 104, words, fill, size=14, at="start")
@@ -46,7 +53,8 @@ def checkpoint_policies() -> Figure:
         told.append(f"{policy}, {words}: {units}u")
     return drawing.finish(
         TOP + len(SAID) * APART - 10,
-        f"A row of nine blocks for each of six policies, as the last segment has run again. {'; '.join(told)}.",
+        "A row of nine blocks for each of six policies, as the last segment has run again, gradients in flight left "
+        f"out. {'; '.join(told)}.",
     )
 
 
