@@ -62,7 +62,8 @@ def library_sources() -> tuple[tuple[str, str], ...]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     sources = []
-    for path in tqdm(sorted(root.rglob("*.py")), desc="reading the standard library", unit="file", leave=False):
+    files = sorted(root.rglob("*.py"))
+    for path in tqdm(files, desc="reading the standard library", unit="file", leave=False, delay=10):
         parts = path.relative_to(root).with_suffix("").parts
         if SKIPPED_FOLDERS.intersection(parts[:-1]) or parts[0].startswith(SKIPPED_PREFIXES) or parts[0] in ADDED:
             continue
@@ -137,7 +138,7 @@ def docstring_pairs(split: str, seq_len: int = 256, seed: int = SPLIT_SEED) -> t
 
 @cache
 def _all_pairs() -> tuple[tuple[str, Example], ...]:
-    progress = tqdm(library_sources(), desc="reading docstrings", unit="file", leave=False)
+    progress = tqdm(library_sources(), desc="reading docstrings", unit="file", leave=False, delay=10)
     return tuple((module, pair) for module, text in progress for pair in functions_documented(text))
 
 

@@ -40,6 +40,7 @@ adafactor, sgd = seven(optimizer="adafactor"), seven(optimizer="sgd")
 adafactor_state, adafactor_more = adafactor.ledger.optimizer, adafactor.peak.total - sgd.peak.total
 eight_7b = seven(optimizer="adamw8bit")
 hooked_7b = seven(optimizer="adamw8bit", optimizer_in_backward=True)
+assert hooked_7b.peak_at == "backward, head: linear"
 first_7b, second_7b = (seven(optimizer_loop="fused", step=kind) for kind in ("first", "steady"))
 foreach_first, foreach_second = (seven(optimizer_loop="foreach", step=kind) for kind in ("first", "steady"))
 assert foreach_first.peak.total == foreach_second.peak.total

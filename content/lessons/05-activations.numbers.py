@@ -18,6 +18,8 @@ def fused(**changes):
 
 big, alone, accumulated = fused(batch=8), fused(), fused(accumulation=8)
 assert accumulated == fused(accumulation=2) and alone < accumulated < big
+crest = run("llama-3-8b", seq_len=1024, optimizer_loop="fused", accumulation=8).peak
+assert abs(crest.total - 8 * P - crest.activations - crest.temporary) < 1e6 and abs(alone - 8 * P) < 1e-3 * alone
 
 evaluated = TrainingPlan.like("hf-trainer", method="lora", batch=1, seq_len=1024, autocast=True, card="A100 80GB")
 stays = predict_evaluation("llama-3-8b", evaluated, 100).ledger.persistent
