@@ -18,7 +18,9 @@ from minigpt.memory.engine.pointwise import (
     clamp,
     divide,
     dropout,
+    exp,
     gelu,
+    log,
     mask_fill,
     multiply,
     power,
@@ -30,16 +32,20 @@ from minigpt.memory.engine.pointwise import (
     silu,
     subtract,
     tanh,
+    where,
 )
 from minigpt.memory.engine.products import addmm, baddbmm, bmm, conv1d, linear, matmul, matmul_then_add, mm
 from minigpt.memory.engine.rows import (
     cross_entropy,
     embedding,
+    gather_of_last,
     largest_of_last,
     layer_norm,
+    mean_of_all,
     mean_of_last,
     softmax,
     softmax_in_float32,
+    sum_of_last,
 )
 
 __all__ = [

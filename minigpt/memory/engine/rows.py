@@ -10,6 +10,7 @@ A loss in chunks, and others, are in ``families.losses``.
 
 from __future__ import annotations
 
+from minigpt.memory.engine import views
 from minigpt.memory.engine.casting import cast, elementwise, out_of, raised, raises
 from minigpt.memory.engine.pointwise import unary
 from minigpt.memory.engine.tape import Value
@@ -41,6 +42,25 @@ def mean_of_last(x: Value) -> Value:
     tape, old = x.storage.tape, x.shape
     out = (*old[:-1], 1), x.dtype, None
     return tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+
+
+def sum_of_last(x: Value) -> Value:
+    """x.sum(-1, keepdim=True), in float32 under CUDA's autocast. Its gradient is seen many times, and not copied."""
+    tape, old = x.storage.tape, x.shape
+    dtype = "float32" if raises(x) else x.dtype
+    return tape.record("sum", (x,), ((*old[:-1], 1), dtype, None), (), lambda g: [views.expanded(g, old)])
+
+
+def mean_of_all(x: Value) -> Value:
+    tape, old = x.storage.tape, x.shape
+    return tape.record("mean", (x,), ((), x.dtype, None), (), lambda g: [tape.new(old, g.dtype)])
+
+
+def gather_of_last(x: Value, places: Value) -> Value:
+    """One of each row, (..., 1). Saves x itself; the gradient is written into zeros."""
+    tape, old, dtype = x.storage.tape, x.shape, x.dtype
+    out = (*old[:-1], 1), dtype, None
+    return tape.record("gather", (x,), out, [x.storage, places.storage], lambda g: [tape.new(old, dtype)])
 
 
 def largest_of_last(x: Value) -> Value:
