@@ -43,6 +43,7 @@ from minigpt.memory.engine.rows import (
     layer_norm,
     mean_of_all,
     mean_of_last,
+    rows_by_index,
     softmax,
     softmax_in_float32,
     sum_of_last,

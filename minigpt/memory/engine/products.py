@@ -34,6 +34,7 @@ def _mm_backward(tape: Tape, a: Value, b: Value):
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
+                tape.kernels.product(tape)
         return made
 
     return backward
@@ -56,6 +57,7 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
+                tape.kernels.product(tape)
         return [g, *made]
 
     out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
@@ -143,8 +145,12 @@ def _bmm(a: Value, b: Value) -> Value:
 
     def backward(g):  # the second factor's gradient is made first
         _batched_gradients(tape, wanted, shapes)
-        made = [tape.new(shape, g.dtype) if want else None for want, shape in zip(wanted[::-1], shapes[::-1])]
-        return made[::-1]
+        made: list[Value | None] = [None, None]
+        for i in (1, 0):
+            if wanted[i]:
+                made[i] = tape.new(shapes[i], g.dtype)
+                tape.kernels.product(tape)
+        return made
 
     return _batched(tape, a, b, backward)
 

@@ -15,6 +15,8 @@ from minigpt.memory.engine.casting import cast, elementwise, out_of, raised, rai
 from minigpt.memory.engine.pointwise import unary
 from minigpt.memory.engine.tape import Value
 
+PAIR = 16  # bytes: a value and where it was, as CUDA looks for a maximum
+
 
 def softmax(x: Value) -> Value:
     """CUDA's backward makes gradient times output first, and its autocast a float32 result."""
@@ -41,19 +43,25 @@ def mean_of_last(x: Value) -> Value:
     """The mean over the last dimension, which stays, with one element."""
     tape, old = x.storage.tape, x.shape
     out = (*old[:-1], 1), x.dtype, None
-    return tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    made = tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)))
+    return made
 
 
 def sum_of_last(x: Value) -> Value:
     """x.sum(-1, keepdim=True), in float32 under CUDA's autocast. Its gradient is seen many times, and not copied."""
     tape, old = x.storage.tape, x.shape
     dtype = "float32" if raises(x) else x.dtype
-    return tape.record("sum", (x,), ((*old[:-1], 1), dtype, None), (), lambda g: [views.expanded(g, old)])
+    out = tape.record("sum", (x,), ((*old[:-1], 1), dtype, None), (), lambda g: [views.expanded(g, old)])
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)))
+    return out
 
 
 def mean_of_all(x: Value) -> Value:
     tape, old = x.storage.tape, x.shape
-    return tape.record("mean", (x,), ((), x.dtype, None), (), lambda g: [tape.new(old, g.dtype)])
+    out = tape.record("mean", (x,), ((), x.dtype, None), (), lambda g: [tape.new(old, g.dtype)])
+    tape.kernels.reduction(x, ())
+    return out
 
 
 def gather_of_last(x: Value, places: Value) -> Value:
@@ -68,6 +76,7 @@ def largest_of_last(x: Value) -> Value:
     tape, old, dtype = x.storage.tape, x.shape, x.dtype
     shape = (*old[:-1], 1)
     values, places = tape.new(shape, dtype), tape.new(shape, "int64")
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)), PAIR)
     return tape.record("max", (x,), values, [places.storage], lambda g: [tape.new(old, dtype)])
 
 
@@ -103,12 +112,23 @@ def cross_entropy(logits: Value, targets: Value) -> Value:
     taken = logits if tape.autocast is None else cast(logits, "float32")
     log_probabilities = unary("log_softmax", taken, saves_output=True)
     tape.doing = "nll_loss"
-    total_weight = tape.new((), taken.dtype)
+    loss, total_weight = tape.new((), taken.dtype), tape.new((), taken.dtype)
     shape = logits.shape
     saves = [targets.storage, total_weight.storage]
-    return tape.record(
-        "nll_loss", (log_probabilities,), ((), taken.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
-    )
+    return tape.record("nll_loss", (log_probabilities,), loss, saves, lambda g: [tape.new(shape, g.dtype)])
+
+
+def rows_by_index(indices: Value, table: Value) -> Value:
+    """``table[indices, :]``: as ``embedding``, but the gradient is put into zeros row by row, which CUDA sorts for."""
+    tape, shape = table.storage.tape, table.shape
+    out, picks = ((*indices.shape, shape[1]), table.dtype, None), indices.numel
+
+    def backward(g):
+        whole = tape.new(shape, g.dtype)
+        tape.kernels.index_put(tape, picks, shape[0])
+        return [whole]
+
+    return tape.record("index", (table,), out, [indices.storage], backward)
 
 
 def embedding(indices: Value, table: Value) -> Value:

@@ -84,7 +84,7 @@ class CS336(Architecture):
 
     def logits(self, layers: Layers, tokens: Value) -> Value:
         tape = layers.tape
-        embedded = ops.embedding(tokens, layers["embedding"])
+        embedded = ops.rows_by_index(tokens, layers["embedding"])
         x = embedded
         if self.edition == "2025":
             del embedded
