@@ -49,8 +49,9 @@ class Programme:
         self.tape.casts.clear()
         self.tape.autocast = None
 
-    def flat_loss(self, logits: Value) -> Value:
-        """F.cross_entropy(logits.view(-1, V), targets.view(-1))."""
+    def flat_loss(self, logits: Value, upcast: bool = False) -> Value:
+        """F.cross_entropy(logits.view(-1, V), targets.view(-1)); ``upcast``: of float32 logits."""
+        logits = ops.cast(logits, "float32") if upcast else logits
         return ops.cross_entropy(views.view(logits, -1, logits.shape[-1]), views.view(self.targets, -1))
 
     def own_loss(self, logits: Value) -> Value:
@@ -130,13 +131,13 @@ def forward_and_loss(programme: Programme, gradients: bool = False) -> None:
 
 
 def full_step(programme: Programme) -> None:
-    """LINYUNLinYun's: torch's AdamW."""
+    """LINYUNLinYun's: torch's AdamW. Its logits are cast for the loss, by the recording; the script is not stored."""
     optimizer = Optimizer(programme.tape, programme.layers, programme.plan)
 
     def step() -> None:
         programme.zero_grad()
         logits = programme.forward(True)
-        loss = programme.flat_loss(logits)
+        loss = programme.flat_loss(logits, upcast=True)
         programme.leave_autocast()
         programme.backward(loss)
         programme.tape.phase = "step"

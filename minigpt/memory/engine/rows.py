@@ -106,13 +106,16 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
 def cross_entropy(logits: Value, targets: Value) -> Value:
     """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets.
 
-    Autocast, a CPU's too, computes both in float32.
+    A CPU's autocast computes both in float32. CUDA's leaves the log-softmax as the logits are, since cross_entropy_loss
+    asks for their precision by name, and casts its result.
     """
     tape = logits.storage.tape
-    taken = logits if tape.autocast is None else cast(logits, "float32")
-    log_probabilities = unary("log_softmax", taken, saves_output=True)
+    taken = logits if tape.autocast is None or tape.cuda else cast(logits, "float32")
+    made = unary("log_softmax", taken, saves_output=True)  # bound to the end
+    log_probabilities = made if tape.autocast is None else cast(made, "float32")
     tape.doing = "nll_loss"
-    loss, total_weight = tape.new((), taken.dtype), tape.new((), taken.dtype)
+    dtype = log_probabilities.dtype
+    loss, total_weight = tape.new((), dtype), tape.new((), dtype)
     shape = logits.shape
     saves = [targets.storage, total_weight.storage]
     return tape.record("nll_loss", (log_probabilities,), loss, saves, lambda g: [tape.new(shape, g.dtype)])
