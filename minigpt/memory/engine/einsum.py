@@ -30,13 +30,13 @@ def by_weight(x: Value, weight: Value) -> Value:
 
 
 def scores(q: Value, k: Value) -> Value:
-    """"...qd,...kd->...qk": (B, H, T, D) both, to (B, H, T, T)."""
+    """"...qd,...kd->...qk": (..., T, D) both, to (..., T, T)."""
     q, k = _cast(q, k)
-    return _product(q, views.transpose(k, 2, 3))
+    return _product(q, views.transpose(k, -2, -1))
 
 
 def weighted(weights: Value, v: Value) -> Value:
-    """"...qk,...kd->...qd": (B, H, T, T) and (B, H, T, D), to (B, H, T, D)."""
+    """"...qk,...kd->...qd": (..., T, T) and (..., T, D), to (..., T, D)."""
     return _product(*_cast(weights, v))
 
 

@@ -36,6 +36,7 @@ from minigpt.memory.engine.pointwise import (
 )
 from minigpt.memory.engine.products import addmm, baddbmm, bmm, conv1d, linear, matmul, matmul_then_add, mm
 from minigpt.memory.engine.rows import (
+    PAIR,
     cross_entropy,
     embedding,
     gather_of_last,

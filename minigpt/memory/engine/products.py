@@ -19,6 +19,8 @@ def mm(a: Value, b: Value) -> Value:
     tape = a.storage.tape
     shape = a.shape[0], b.shape[1]
     out = tape.record("linear", (a, b), (shape, a.dtype, None), saves_of(a, b), _mm_backward(tape, a, b))
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b)
     tape.multiplied(*a.shape, shape[1])
     return out
 
@@ -34,7 +36,7 @@ def _mm_backward(tape: Tape, a: Value, b: Value):
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
-                tape.kernels.product(tape)
+                tape.kernels.product(tape, g)
         return made
 
     return backward
@@ -57,10 +59,12 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
-                tape.kernels.product(tape)
+                tape.kernels.product(tape, g)
         return [g, *made]
 
     out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b)
     tape.multiplied(*a.shape, b.shape[1])
     return out
 
@@ -149,7 +153,7 @@ def _bmm(a: Value, b: Value) -> Value:
         for i in (1, 0):
             if wanted[i]:
                 made[i] = tape.new(shapes[i], g.dtype)
-                tape.kernels.product(tape)
+                tape.kernels.product(tape, g)
         return made
 
     return _batched(tape, a, b, backward)
@@ -158,6 +162,8 @@ def _bmm(a: Value, b: Value) -> Value:
 def _batched(tape: Tape, a: Value, b: Value, backward) -> Value:
     out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
     made = tape.record("matmul", (a, b), out, saves_of(a, b), backward)
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b)
     tape.multiplied(a.shape[0] * a.shape[1], a.shape[2], b.shape[2])
     return made
 

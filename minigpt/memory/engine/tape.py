@@ -129,7 +129,6 @@ class Tape(Account):
     def multiplied(self, *sizes: int) -> None:
         """A product of forward's, of matrices of these sizes, unless it was kept."""
         if not self.remembers:
-            self.kernels.product(self)
             self.work.product(self.phase, *sizes)
 
     def keep_saved(self, storages: Sequence[Storage]) -> Sequence[Storage]:

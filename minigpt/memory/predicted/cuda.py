@@ -1,7 +1,8 @@
 """What only CUDA's kernels ask the allocator for, beside their results: ``engine.kernels`` answered for a card.
 
     product     each thread that multiplies gets a workspace for its cuBLAS handle at its first product, for good: one
-                for forward, one for autograd's thread
+                for forward, one for autograd's thread; and a factor that lies neither in rows nor in columns, such as a
+                gradient that is one number seen many times, is copied for it
     reduction   a buffer and semaphores, where several blocks of threads share an output (``predicted.reduce``)
     index_put   the numbers of the rows, made positive, then as places; sorted, with a count beside; and the sort's own
 
@@ -30,12 +31,14 @@ class CudaKernels(Kernels):
         self.workspace, self.processors, self.threads = workspace, processors, threads
         self.handles: dict[bool, Value] = {}  # by whether it is autograd's thread
 
-    def product(self, tape: Tape) -> None:
+    def product(self, tape: Tape, *factors: Value) -> None:
+        copies = [tape.new(x.shape, x.dtype) for x in factors if not _multiplies(x)]
         thread = tape.phase == "backward"
         if thread not in self.handles:
             doing, tape.doing = tape.doing, "cuBLAS workspace"
             self.handles[thread] = tape.new((self.workspace,), "uint8")
             tape.doing = doing
+        del copies
 
     def reduction(self, x: Value, kept: tuple[int, ...], itemsize: int | None = None) -> None:
         sizes = reduce.scratch(x.shape, x.strides, kept, itemsize or FLOAT, self.processors, self.threads)
@@ -50,6 +53,15 @@ class CudaKernels(Kernels):
         kept = [tape.new((picks,), "int64") for _ in range(3)]  # sorted, where from, and their count
         tape.new((sort_bytes(picks, rows - 1),), "uint8")
         del kept, places
+
+
+def _multiplies(x: Value) -> bool:
+    """Whether cuBLAS can read x (..., n, m) as it lies: one of the last two dimensions without a gap, the other not
+    over itself. Source: prepare_batch_matrix_for_cublas, ATen/native/cuda/Blas.cpp."""
+    if x.strides is None:
+        return True
+    (n, m), (down, along) = x.shape[-2:], x.strides[-2:]
+    return (along == 1 and down >= max(1, m)) or (down == 1 and along >= max(1, n))
 
 
 def sort_bytes(pairs: int, largest: int) -> int:
