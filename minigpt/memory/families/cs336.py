@@ -57,6 +57,8 @@ class CS336(Architecture):
         for name, value in only.items():
             if getattr(plan, name) != value:
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; cs336 has {value!r} only")
+        if plan.seq_len > self.context:
+            raise ValueError(f"seq_len is {plan.seq_len}; cs336's rotations end at its context_length, {self.context}")
         if plan.loss not in ("model", "shifted"):
             raise ValueError(f"loss is {plan.loss!r}; allowed with cs336: model, shifted")
 
