@@ -14,6 +14,7 @@ NEAR = [512, 4096, MIB, 2 * MIB, 8 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB
 SIZES = st.one_of(
     st.integers(1, 3 * MIB),
     st.integers(1, 70 * MIB),
+    st.integers(1, 70).map(lambda size: size * MIB),  # 25 MiB leave exactly 1 MiB of their segment
     st.tuples(st.sampled_from(NEAR), st.integers(-1025, 1025)).map(lambda pair: max(1, sum(pair))),
 )
 STREAMS = st.integers(0, 2)
