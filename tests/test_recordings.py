@@ -95,6 +95,7 @@ def test_recordings_worked_by_hand_are_exact(folder, capsys):
         ("2,segment_alloc,4194304,20971520,0,\n", "", "takes a segment of 20,971,520 bytes, which the"),
         ("3,alloc", "3,alloc,24,8,0,fwd\n3,alloc", "takes no segment, which the recording does"),
         ("segment_free,4194304", "segment_free,0", "at 4194304 back, which the recording does not"),
+        ("11,free_requested,7340032", "11,free_requested,8", "has no block at 8 that the recording frees"),
         ("15,segment_free", "15,segment_free,99,9,0,\n15,segment_free", "keeps 1 segments that the"),
     ],
 )

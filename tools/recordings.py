@@ -156,6 +156,8 @@ def requests(rows: list[Row], allocator: Allocator, device: RecordedDevice) -> I
             exact[0], exact[1] = exact[0] + 1, exact[1] + coming
             yield list(exact)
         elif row.action == "free_requested":
+            if row.address not in live:
+                raise DifferenceError(f"has no block at {row.address} that the recording frees")
             block = live[row.address]
             at_once = behind is not None and (behind.action, behind.address) == ("free_completed", row.address)
             if not at_once:  # it waits for a stream that the recording does not name

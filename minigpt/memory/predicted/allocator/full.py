@@ -8,7 +8,8 @@
 "Tried to allocate" is the segment, not the tensor: 20.00 MiB for one of 2 MiB. "Reserved but unallocated" is what torch
 could not give back: free pieces of segments in use (after ``release_cached`` there is nothing else). Other processes
 are listed by their number in torch; here they only lower what is free. Source: the end of ``malloc``,
-``reportProcessMemoryInfo`` and ``format_size`` of ``c10/cuda/CUDACachingAllocator.cpp``.
+``reportProcessMemoryInfo`` and ``format_size`` of ``c10/cuda/CUDACachingAllocator.cpp``. Older versions end with
+another address.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How large a request becomes, how large its segment, and what is split off: the sizes, and the options that move them.
 
-The options are those of the variable ``PYTORCH_ALLOC_CONF`` (before torch 2.9 ``PYTORCH_CUDA_ALLOC_CONF``), with
-torch's names and torch's limits: ``Options.parse("expandable_segments:True,max_split_size_mb:128")``. Sizes here are
-bytes but where a name says MB, which is MiB, as in torch. Source: ``c10/core/AllocatorConfig.h`` and ``.cpp``, and
-``round_size``, ``roundup_power2_next_division``, ``get_allocation_size`` and ``should_split`` of
-``c10/cuda/CUDACachingAllocator.cpp``; ``large_segment_size_mb`` is there from torch 2.11 on.
+The options are those of ``PYTORCH_CUDA_ALLOC_CONF`` (newer versions read ``PYTORCH_ALLOC_CONF``, too), with torch's
+names and torch's limits: ``Options.parse("expandable_segments:True,max_split_size_mb:128")``. Sizes here are bytes but
+where a name says MB, which is MiB, as in torch. Source: ``c10/core/AllocatorConfig.h`` and ``.cpp``, and ``round_size``,
+``roundup_power2_next_division``, ``get_allocation_size`` and ``should_split`` of
+``c10/cuda/CUDACachingAllocator.cpp``; ``large_segment_size_mb`` came in January 2026 (torch 2.11).
 """
 
 from __future__ import annotations
