@@ -71,6 +71,7 @@ bench: $(READY) ## compare MiniGPT and the meter with other libraries: speed and
 	$(BIN)/python -m tools.bench_nf4
 	$(BIN)/python -m tools.bench_memory
 	$(BIN)/python -m tools.bench_checkpointing
+	$(BIN)/python -m tools.bench_allocator
 
 accuracy: $(READY) ## compare predicted with measured bytes over many models and plans
 	$(BIN)/python -m tools.accuracy $(ARGS)
