@@ -1,6 +1,9 @@
-"""Programmes recorded on real GPUs, told from configuration alone: python -m tools.programmes FOLDER.
+"""Programmes recorded on real GPUs, told from configuration alone: ``python -m tools.programmes FOLDER``.
 
-FOLDER holds ``catalog.csv`` and ``traces/``. For each recording: the first request in which told and recorded part.
+The folder is that of ``tools.recordings``. For each recording its programme runs on the tape, with what CUDA's kernels
+ask for beside; compared are its requests, one by one, with what is let go between them, and the peaks of what is
+allocated and reserved. Only the catalogue's configuration and the author's script go in; where a programme parts from
+its recording, the first request that differs is shown.
 """
 
 from __future__ import annotations
@@ -8,79 +11,93 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from minigpt.memory.predicted.cuda import CudaKernels
-from tools.recorded import cs336, traces
-from tools.recorded.cs336 import Programme
+from minigpt.console import show
+from minigpt.memory.predicted.allocator import Allocator
+from minigpt.memory.predicted.reserved import replay
+from tools.recorded import traces
+from tools.recorded.scripts import tell
+from tools.recordings import options_of, read
 
-SIZES = {
-    "medium 1024x24x16": dict(d_model=1024, num_layers=24, num_heads=16, d_ff=4096),
-    "large 1280x36x20": dict(d_model=1280, num_layers=36, num_heads=20, d_ff=5120),
-    "xl 2560x32x32": dict(d_model=2560, num_layers=32, num_heads=32, d_ff=10240),
-}
-SCRIPTS: dict[str, Callable[[Programme], None]] = {
-    "Hyperion-shuo_memory_snapshot_large_cl128_fw_with": partial(cs336.forward_and_loss, gradients=True),
-    "Hyperion-shuo_memory_snapshot_large_cl512_fw_with": partial(cs336.forward_and_loss, gradients=True),
-    "Hyperion-shuo": cs336.forward_and_loss,
-    "LINYUNLinYun_xl_ctx128_full": cs336.full_step,
-    "LINYUNLinYun_xl_ctx512_full": cs336.full_step,
-    "Wedsonlin_medium_128_training": cs336.own_step,
-    "Wedsonlin_medium_1024_training": cs336.own_step,
-    **{f"LINYUNLinYun_xl_ctx128_forward_none_{one}": partial(cs336.forward_only, gradients=True)
-       for one in ("08d334", "8f7e5d", "9a3860")},
-    "LINYUNLinYun_xl_ctx128_forward_bf16_3333ec": partial(cs336.forward_only, gradients=True),
-    "bolongcheng_memory_snapshot_xl_fwd_cl512": partial(cs336.forward_only, gradients=True),
-    "LINYUNLinYun": cs336.forward_only,
-    "Wedsonlin": cs336.forward_only,
-    "bolongcheng": cs336.forward_only,
-}  # fmt: skip
+ALLOCATED, RESERVED = 0.001, 0.01  # how far a peak may be off
 
 
-def script_of(name: str) -> Callable[[Programme], None] | None:
-    return next((script for start, script in SCRIPTS.items() if name.startswith(start)), None)
+@dataclass(frozen=True)
+class Compared:
+    """A recording and its programme. ``parting``: the number of the first request that differs, None without one."""
+
+    name: str
+    requests: int
+    parting: int | None
+    words: str
+    allocated: tuple[int, int]  # told, recorded
+    reserved: tuple[int, int]
+
+    @property
+    def close(self) -> bool:
+        return abs(off(self.allocated)) <= ALLOCATED and abs(off(self.reserved)) <= RESERVED
 
 
-def tell(row: dict[str, str]) -> Programme | None:
-    """The programme of a row of the catalogue, run on the tape; None for one that is not told."""
-    script, size = script_of(row["trace"]), next((size for name, size in SIZES.items() if name in row["model"]), None)
-    if script is None or size is None:
+def off(pair: tuple[int, int]) -> float:
+    return pair[0] / pair[1] - 1
+
+
+def compare(line: dict[str, str], folder: Path) -> Compared | None:
+    """A line of the catalogue; None for one whose programme is not told."""
+    programme = tell(line)
+    if programme is None:
         return None
-    batch, seq_len = int(row["batch"]), int(row["seq"])
-    edition = "2025" if row["repo"].startswith("Hyperion") else "2026"
-    config = dict(size, model_type="cs336", vocab_size=10000, context_length=seq_len, edition=edition)
-    card = CudaKernels(int(row["cublas_workspace"]), processors=132)
-    programme = Programme(config, batch, seq_len, row["precision"].startswith("bf16"), card)
-    script(programme)
-    return programme
+    allocator = Allocator(options_of(line["allocator"]))
+    replay(programme.tape, allocator, programme.began, programme.emptied)
+    told = traces.told(programme.tape, programme.began)
+    recorded = traces.recorded(read(folder / "traces" / f"{line['trace']}.csv.gz"))
+    parting = told.parting(recorded)
+    words = "" if parting is None else f"told {told.around(parting)}; recorded {recorded.around(parting)}"
+    peaks = allocator.statistics
+    allocated = peaks.allocated.peak, int(line["peak_allocated"])
+    return Compared(
+        line["trace"], len(recorded.sizes), parting, words, allocated, (peaks.reserved.peak, int(line["peak_reserved"]))
+    )
+
+
+def compare_folder(folder: Path, only: str = "") -> Iterator[tuple[str, Compared | None]]:
+    with open(folder / "catalog.csv", newline="", encoding="utf8") as file:
+        for line in csv.DictReader(file):
+            if only in line["trace"]:
+                yield line["trace"], compare(line, folder)
+
+
+def table(found: Iterator[tuple[str, Compared | None]]) -> list[Compared]:
+    show(f"{'programme':<56}{'requests':>9}{'parts at':>9}{'allocated':>16}{'off':>9}{'reserved':>16}{'off':>9}")
+    told, silent = [], []
+    for name, row in found:
+        if row is None:
+            silent.append(name)
+            continue
+        told.append(row)
+        parts = "nowhere" if row.parting is None else f"{row.parting:,}"
+        peaks = "".join(f"{pair[0]:>16,}{off(pair):>9.3%}" for pair in (row.allocated, row.reserved))
+        show(f"{name:<56.55}{row.requests:>9,}{parts:>9}{peaks}")
+        if row.words:
+            show(f"    {row.words}")
+    exact = sum(row.parting is None for row in told)
+    both = sum(row.allocated[0] == row.allocated[1] and row.reserved[0] == row.reserved[1] for row in told)
+    show(f"{exact} of {len(told)} programmes are told request by request; both peaks are exact to the byte in {both};")
+    show(f"within {ALLOCATED:.1%} of allocated and {RESERVED:.0%} of reserved: {sum(row.close for row in told)}.")
+    for name in silent:
+        show(f"not told: {name}")
+    return told
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.programmes", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="part of a recording's name")
-    parser.add_argument("--show", type=int, default=0, help="so many requests around the parting")
     options = parser.parse_args()
-    with open(options.folder / "catalog.csv", encoding="utf8") as file:
-        rows = [row for row in csv.DictReader(file) if options.only in row["trace"]]
-    for row in rows:
-        programme = tell(row)
-        if programme is None:
-            print(f"{row['trace']:<75} not told")
-            continue
-        told, recorded = traces.told(programme.tape, programme.began), traces.read(
-            options.folder / "traces" / f"{row['trace']}.csv.gz"
-        )
-        parting = told.parting(recorded)
-        print(f"{row['trace']:<75} {len(told.sizes):>6} {len(recorded.sizes):>6} {parting}", flush=True)
-        if parting is not None and options.show:
-            for i in range(max(0, parting - 4), parting + options.show):
-                for found in (told, recorded):
-                    line = [f"{found.sizes[i]:>12}", found.freed[i]] if i < len(found.sizes) else ["end", found.freed[-1]]
-                    print("   ", i, *line, sep="  ")
-    return 0
+    return 0 if all(row.parting is None for row in table(compare_folder(options.folder, options.only))) else 1
 
 
 if __name__ == "__main__":

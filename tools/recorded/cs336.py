@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from minigpt.memory import TrainingPlan
 from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.kernels import Kernels
 from minigpt.memory.engine.layers import Layers
-from minigpt.memory.engine.tape import OPTIMIZER, Storage, Tape, Value
-from minigpt.memory.families import Architecture
-from minigpt.memory.families.cs336 import cross_entropy
-from minigpt.memory.predicted.cuda import CudaKernels
+from minigpt.memory.engine.tape import OPTIMIZER, Storage, Value
+from minigpt.memory.families.cs336 import CS336, cross_entropy
 from minigpt.memory.predicted.optimizer import Optimizer
+from tools.recorded.programme import Programme
 
-WARM_UPS = 2  # of a script's five: from the second on they are alike
 
+class Course(Programme):
+    """BasicsTransformerLM on a card, its tokens and its targets."""
 
-class Programme:
-    """A model on a card, and its batch. ``began``: the event with which recording began."""
-
-    def __init__(self, config: dict, batch: int, seq_len: int, autocast: bool, card: CudaKernels) -> None:
+    def __init__(self, config: dict, batch: int, seq_len: int, autocast: bool, kernels: Kernels) -> None:
+        super().__init__(kernels)
         precision = "bf16-autocast" if autocast else "fp32"
-        plan = TrainingPlan(batch=batch, seq_len=seq_len, attention="eager", precision=precision, step="first")
-        self.plan, self.architecture = plan, Architecture.of(config)
-        self.tape = Tape(cuda=True)
-        self.tape.kernels = card
-        self.layers = Layers(self.tape, self.architecture, plan)
-        self.tokens, self.targets = (self.tape.new((batch, seq_len), "int64") for _ in range(2))
-        self.began = 0
-
-    def record(self) -> None:
-        self.began = len(self.tape.events)
-
-    def run(self, step: Callable[[], None], warm_ups: int = WARM_UPS) -> None:
-        for _ in range(warm_ups):
-            step()
-        self.record()
-        step()
+        self.plan = TrainingPlan(batch=batch, seq_len=seq_len, attention="eager", precision=precision, step="first")
+        self.architecture = CS336.read(config)
+        self.layers = Layers(self.tape, self.architecture, self.plan)
+        self.tokens = self.tape.new((batch, seq_len), "int64")
+        self.targets = self.tape.new((batch, seq_len), "int64")
 
     # ------------------------------------------------------------ what a script does
 
@@ -69,9 +55,13 @@ class Programme:
 class OwnAdamW:
     """The course's AdamW: a tensor after the other, both moments made anew."""
 
-    def __init__(self, programme: Programme) -> None:
-        self.tape, self.values = programme.tape, programme.layers.trained
+    def __init__(self, run: Course) -> None:
+        self.tape, self.values = run.tape, run.layers.trained
         self.state: dict[Value, tuple[Storage, Storage]] = {}
+
+    def kept(self, value: Value, place: int, zeros: list[Storage]) -> Storage:
+        """``state.get(name, zeros_like(grad))``: the zeros are made whether they are needed or not."""
+        return self.state[value][place] if value in self.state else zeros.pop()
 
     def step(self) -> None:
         self.tape.phase = "step"
@@ -84,10 +74,8 @@ class OwnAdamW:
 
             decayed = new()
             del decayed
-            zeros = new()
-            m, zeros = self.state.get(value, (zeros, zeros))[0], None
-            zeros = new()
-            v, zeros = self.state.get(value, (zeros, zeros))[1], None
+            m = self.kept(value, 0, [new()])
+            v = self.kept(value, 1, [new()])
             a, b = new(), new()
             next_m = Storage(self.tape, nbytes, OPTIMIZER)
             del a, b
@@ -109,55 +97,57 @@ class OwnAdamW:
 # ------------------------------------------------------------ the scripts
 
 
-def forward_only(programme: Programme, gradients: bool = False) -> None:
-    def step() -> None:
-        logits = programme.forward(gradients)
-        programme.leave_autocast()
-        del logits
-
-    programme.run(step)
-
-
-def forward_and_loss(programme: Programme, gradients: bool = False) -> None:
-    """Hyperion-shuo's: the names of the last run live into the next."""
+def hyperion(run: Course, gradients: bool) -> None:
+    """basic_lm_memory_profile.py: forward and loss; the names of a run live into the next."""
     kept: dict[str, Value] = {}
 
     def step() -> None:
-        kept["logits"] = programme.forward(gradients)
-        kept["loss"] = programme.flat_loss(kept["logits"])
-        programme.leave_autocast()
+        kept["logits"] = run.forward(gradients)
+        kept["loss"] = run.flat_loss(kept["logits"])
+        run.leave_autocast()
 
-    programme.run(step)
+    run.warm(step, emptied=True)
 
 
-def full_step(programme: Programme) -> None:
-    """LINYUNLinYun's: torch's AdamW. Its logits are cast for the loss, by the recording; the script is not stored."""
-    optimizer = Optimizer(programme.tape, programme.layers, programme.plan)
+def forward_only(run: Course, gradients: bool) -> None:
+    """LINYUNLinYun's, Wedsonlin's and bolongcheng's: logits that nobody keeps."""
 
     def step() -> None:
-        programme.zero_grad()
-        logits = programme.forward(True)
-        loss = programme.flat_loss(logits, upcast=True)
-        programme.leave_autocast()
-        programme.backward(loss)
-        programme.tape.phase = "step"
-        optimizer.update(programme.layers.trained)
+        logits = run.forward(gradients)
+        run.leave_autocast()
+        del logits
+
+    run.warm(step)
+
+
+def linyun_step(run: Course) -> None:
+    """A whole step with torch's AdamW. Its logits are cast for the loss: so recorded, the script is not there."""
+    optimizer = Optimizer(run.tape, run.layers, run.plan)
+
+    def step() -> None:
+        run.zero_grad()
+        logits = run.forward(True)
+        loss = run.flat_loss(logits, upcast=True)
+        run.leave_autocast()
+        run.backward(loss)
+        run.tape.phase = "step"
+        optimizer.update(run.layers.trained)
         del logits, loss
 
-    programme.run(step)
+    run.warm(step)
 
 
-def own_step(programme: Programme) -> None:
-    """Wedsonlin's: the course's loss and AdamW."""
-    optimizer = OwnAdamW(programme)
+def wedson_step(run: Course) -> None:
+    """A whole step with the course's loss and AdamW; gradients die before the next begins."""
+    optimizer = OwnAdamW(run)
 
     def step() -> None:
-        logits = programme.forward(True)
-        loss = programme.own_loss(logits)
-        programme.leave_autocast()
-        programme.backward(loss)
+        logits = run.forward(True)
+        loss = run.own_loss(logits)
+        run.leave_autocast()
+        run.backward(loss)
         optimizer.step()
-        programme.zero_grad()
+        run.zero_grad()
         del logits, loss
 
-    programme.run(step)
+    run.warm(step)

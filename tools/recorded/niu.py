@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from minigpt.memory import TrainingPlan
 from minigpt.memory.engine import einsum, ops, routing, views
+from minigpt.memory.engine.kernels import Kernels
 from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.pointwise import unary
 from minigpt.memory.engine.tape import OPTIMIZER, WEIGHTS, Storage, Tape, Value
 from minigpt.memory.families.cs336 import CS336
-from minigpt.memory.predicted.cuda import CudaKernels
+from tools.recorded.programme import Programme
 
 BUILT = ("norm1", "norm2", "q", "k", "v", "o", "gate", "down", "up")  # as its constructors make them
 RUNS = 3
@@ -116,9 +117,7 @@ def root_of_width(tape: Tape) -> Value:
 
 def softmax(x: Value) -> Value:
     largest, places = most(x)
-    out = ops.divide(
-        ops.exp(ops.subtract(x, largest)), ops.sum_of_last(ops.exp(ops.subtract(x, largest)))
-    )
+    out = ops.divide(ops.exp(ops.subtract(x, largest)), ops.sum_of_last(ops.exp(ops.subtract(x, largest))))
     del places
     return out
 
@@ -135,9 +134,7 @@ def loss_of(logits: Value, tape: Tape) -> Value:
     """Of the last token's logits (B, V), against a one-hot matrix."""
     largest, places = most(logits)
     shifted = ops.subtract(logits, largest)
-    out = ops.subtract(
-        shifted, ops.log(ops.sum_of_last(ops.exp(ops.subtract(logits, largest))))
-    )
+    out = ops.subtract(shifted, ops.log(ops.sum_of_last(ops.exp(ops.subtract(logits, largest)))))
     del shifted
     one_hot = tape.new(out.shape, "float32")
     product = [ops.multiply(one_hot, out)]
@@ -165,14 +162,13 @@ def total(x: Value) -> Value:
     return out
 
 
-class Run:
+class Run(Programme):
     """profile_memory.py: the model, its optimizer if it trains, its batch, then RUNS rounds."""
 
-    def __init__(self, batch: int, seq_len: int, trains: bool, card: CudaKernels) -> None:
+    def __init__(self, batch: int, seq_len: int, trains: bool, kernels: Kernels) -> None:
+        super().__init__(kernels)
         config = dict(vocab_size=10000, context_length=256, d_model=512, num_layers=4, num_heads=16, d_ff=1344)
         self.architecture = Niu.read(config)
-        self.tape, self.began = Tape(cuda=True), 0
-        self.tape.kernels = card
         self.layers = Layers(self.tape, self.architecture, TrainingPlan(batch=batch, seq_len=seq_len))
         self.state = {value: self.moments(value) for value in self.layers.trained} if trains else {}
         tokens = self.tape.new((batch, seq_len), "int64")

@@ -6,15 +6,16 @@ Source: silmont2000/assignment2-systems, cs336_systems/debug_memory.py.
 from __future__ import annotations
 
 from minigpt.memory.engine import einsum, ops
-from minigpt.memory.engine.tape import Leaf, Tape, Value
-from minigpt.memory.predicted.cuda import CudaKernels
+from minigpt.memory.engine.kernels import Kernels
+from minigpt.memory.engine.tape import Leaf, Value
 from tools.recorded.niu import most, total
+from tools.recorded.programme import Programme
 
 
-class Attention:
-    def __init__(self, batch: int, seq_len: int, width: int, card: CudaKernels) -> None:
-        self.tape, self.began = Tape(cuda=True), 0
-        self.tape.kernels, self.tape.phase = card, "forward"
+class Attention(Programme):
+    def __init__(self, batch: int, seq_len: int, width: int, kernels: Kernels) -> None:
+        super().__init__(kernels)
+        self.tape.phase = "forward"
         given = [self.tape.new((batch, seq_len, width), "float32") for _ in range(3)]
         for value in given:
             value.source = Leaf()

@@ -22,7 +22,7 @@ def _cast(*values: Value) -> list[Value]:
 
 
 def by_weight(x: Value, weight: Value) -> Value:
-    """"...a,ba->...b": x (..., n_in), weight (n_out, n_in)."""
+    """ "...a,ba->...b": x (..., n_in), weight (n_out, n_in)."""
     x, weight = _cast(x, weight)
     *rows, n_in = x.shape
     left, right = views.view(x, 1, prod(rows), n_in), views.view(views.transpose(weight, 0, 1), 1, n_in, -1)
@@ -30,13 +30,13 @@ def by_weight(x: Value, weight: Value) -> Value:
 
 
 def scores(q: Value, k: Value) -> Value:
-    """"...qd,...kd->...qk": (..., T, D) both, to (..., T, T)."""
+    """ "...qd,...kd->...qk": (..., T, D) both, to (..., T, T)."""
     q, k = _cast(q, k)
     return _product(q, views.transpose(k, -2, -1))
 
 
 def weighted(weights: Value, v: Value) -> Value:
-    """"...qk,...kd->...qd": (..., T, T) and (..., T, D), to (..., T, D)."""
+    """ "...qk,...kd->...qd": (..., T, T) and (..., T, D), to (..., T, D)."""
     return _product(*_cast(weights, v))
 
 

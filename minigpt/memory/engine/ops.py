@@ -51,8 +51,9 @@ from minigpt.memory.engine.rows import (
 )
 
 __all__ = [
-    "FLOATING", "add", "addmm", "baddbmm", "bmm", "cast", "cat", "clamp", "conv1d", "cross_entropy", "divide",
-    "dropout", "embedding", "gelu", "largest_of_last", "layer_norm", "like", "linear", "lowered", "lowered_unrecorded",
-    "mask_fill", "matmul", "matmul_then_add", "mean_of_last", "mm", "multiply", "power", "promote", "raised", "relu",
-    "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax", "softmax_in_float32", "subtract", "tanh",
+    "FLOATING", "PAIR", "add", "addmm", "baddbmm", "bmm", "cast", "cat", "clamp", "conv1d", "cross_entropy", "divide",
+    "dropout", "embedding", "exp", "gather_of_last", "gelu", "largest_of_last", "layer_norm", "like", "linear", "log",
+    "lowered", "lowered_unrecorded", "mask_fill", "matmul", "matmul_then_add", "mean_of_all", "mean_of_last", "mm",
+    "multiply", "power", "promote", "raised", "relu", "rows_by_index", "rsqrt", "scale", "shift", "sigmoid", "silu",
+    "softmax", "softmax_in_float32", "subtract", "sum_of_last", "tanh", "where",
 ]  # fmt: skip

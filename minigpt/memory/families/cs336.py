@@ -131,9 +131,7 @@ class CS336(Architecture):
         turned_second = ops.add(ops.multiply(sin, first), ops.multiply(cos, second))
         if self.edition == "2026":
             return ops.cat([turned_first, turned_second])
-        return views.view(
-            ops.cat([views.unsqueeze(turned_first, -1), views.unsqueeze(turned_second, -1)]), B, H, T, D
-        )
+        return views.view(ops.cat([views.unsqueeze(turned_first, -1), views.unsqueeze(turned_second, -1)]), B, H, T, D)
 
     def mlp(self, layers: Layers, x: Value, at: str) -> Value:
         product = ops.multiply(silu(einsum.by_weight(x, layers[at + "gate"])), einsum.by_weight(x, layers[at + "up"]))

@@ -140,9 +140,7 @@ class BasicsTransformerLM(nn.Module):
         self.embedding = nn.Parameter(torch.randn(config["vocab_size"], width))
         rotary = Rotary(config["context_length"], width // heads, self.edition)
         self.rotary = rotary
-        self.layers = nn.ModuleList(
-            Block(width, heads, config["d_ff"], rotary) for _ in range(config["num_layers"])
-        )
+        self.layers = nn.ModuleList(Block(width, heads, config["d_ff"], rotary) for _ in range(config["num_layers"]))
         self.norm = RMSNorm(width)
         self.head = Linear(width, config["vocab_size"])
 

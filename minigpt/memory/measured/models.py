@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from minigpt.memory.measured.cs336 import BasicsTransformerLM
 from minigpt.memory.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ def configuration(model):
             f"the model is {model!r}; allowed: a GPTConfig, a Hugging Face configuration (dictionary, object or path "
             "of a config.json), a Hub id or a known name such as llama-7b"
         )
-    if model.get("model_type") == "cs336":
-        return model
     if model.get("model_type") not in _model_types():
         raise ValueError(f"model_type is {model.get('model_type')!r}; transformers {__version__} builds no such model")
     try:
@@ -78,13 +75,10 @@ def base_model(config, plan: TrainingPlan) -> GPT | PreTrainedModel:
     from minigpt.model import GPT, GPTConfig
 
     if isinstance(config, GPTConfig):
-        with _default_dtype(base_dtype(plan)):
+        with default_dtype(base_dtype(plan)):
             model = GPT(GPTConfig(**{**vars(config), "attention": plan.attention}))
         _check_context(model, plan)
         return model
-    if isinstance(config, dict):
-        with _default_dtype(base_dtype(plan)):
-            return BasicsTransformerLM(config)
     # None is transformers' own choice: sdpa, or eager for a model that has no other.
     attention = None if plan.attention == "sdpa" else plan.attention
     model = _head(config).from_config(config, dtype=base_dtype(plan), attn_implementation=attention)
@@ -146,7 +140,7 @@ def checkpoint_model(model: GPT | PreTrainedModel | PeftModel, plan: TrainingPla
 
 
 @contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype):
+def default_dtype(dtype: torch.dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
