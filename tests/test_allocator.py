@@ -155,10 +155,18 @@ def test_a_block_that_another_stream_uses_waits_for_it():
     assert allocator.statistics.active.current == 512 and reserved(allocator) == 62
 
 
+def test_a_blocks_own_stream_is_no_reason_to_wait():
+    allocator = Allocator()
+    block = allocator.allocate(30 * MIB, stream=3)
+    allocator.record_stream(block, 3)
+    allocator.free(block)
+    assert block.state == "inactive" and allocator.statistics.active.current == 0
+
+
 def test_a_block_that_two_streams_use_waits_for_both():
     allocator = Allocator()
     block = allocator.allocate(30 * MIB)
-    for stream in (1, 2, 0, 1):  # its own stream, 0, is no reason to wait
+    for stream in (1, 2, 1):
         allocator.record_stream(block, stream)
     allocator.free(block)
     allocator.finish(2)
@@ -199,7 +207,14 @@ def test_oversize_blocks_are_neither_split_nor_given_to_small_requests():
     assert allocator.allocate(8 * MIB).size == 8 * MIB and reserved(allocator) == 160
     assert allocator.allocate(80 * MIB).size == 80 * MIB, "100 is not under 80 + 20"
     assert reserved(allocator) == 240
-    assert Allocator(Options(max_split_size_mb=32)).options.max_non_split_rounding == 20 * MIB
+
+
+def test_a_block_of_just_the_limit_is_oversize_too():
+    allocator = Allocator(Options(max_split_size_mb=32))
+    freed(allocator, 32)
+    allocator.allocate(8 * MIB)
+    assert reserved(allocator) == 52
+    assert allocator.allocate(32 * MIB).size == 32 * MIB and reserved(allocator) == 52
 
 
 def test_rounding_to_powers_of_two_lets_a_longer_batch_reuse_the_block():

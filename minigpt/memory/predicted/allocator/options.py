@@ -2,7 +2,7 @@
 
 The options are those of ``PYTORCH_CUDA_ALLOC_CONF`` (newer versions read ``PYTORCH_ALLOC_CONF``, too), with torch's
 names and torch's limits: ``Options.parse("expandable_segments:True,max_split_size_mb:128")``. Sizes here are bytes but
-where a name says MB, which is MiB, as in torch. Source: ``c10/core/AllocatorConfig.h`` and ``.cpp``, and ``round_size``,
+where a name says MB: MiB, as in torch. Source: ``c10/core/AllocatorConfig.h`` and ``.cpp``, and ``round_size``,
 ``roundup_power2_next_division``, ``get_allocation_size`` and ``should_split`` of
 ``c10/cuda/CUDACachingAllocator.cpp``; ``large_segment_size_mb`` came in January 2026 (torch 2.11).
 """
