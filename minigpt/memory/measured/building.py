@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.adapters import adapt, adapt_minigpt
-from minigpt.memory.measured.fakes import make_fake
 from minigpt.memory.measured.cs336 import BasicsTransformerLM
+from minigpt.memory.measured.fakes import make_fake
 from minigpt.memory.measured.models import base_dtype, base_model, checkpoint_model, configuration, default_dtype
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPT
