@@ -72,6 +72,17 @@ def test_a_workspace_for_each_thread_after_its_first_result():
     assert asked(tape).count(WORKSPACE) == 2
 
 
+def test_a_bias_has_a_workspace_of_its_own():
+    """HanFa small_FP32_seq_128_inference: 8,519,680 bytes at a product, 1,048,576 at the first one with a bias."""
+    tape = on_card()
+    x, weight, bias = (tape.new(shape, "float32") for shape in ((8, 16), (32, 16), (32,)))
+    weight.source = Leaf()
+    ops.linear(x, weight)
+    kept = [ops.linear(x, weight, bias) for _ in range(2)]
+    made = asked(tape)[3:]
+    assert made == [8 * 32 * 4, WORKSPACE, -8 * 32 * 4, kept[0].nbytes, 1_048_576, kept[1].nbytes]
+
+
 def test_a_gradient_that_is_one_number_is_copied_for_a_product():
     """silmont2000 mem_snapshot: the sum of attention's output (8, 4096, 16); requests 17 to 22 of its 36."""
     tape = on_card()

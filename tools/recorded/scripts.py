@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minigpt.memory.predicted.cuda import CudaKernels
-from tools.recorded import cs336, niu, silmont
+from tools.recorded import cs336, hanfa, niu, silmont
 from tools.recorded.cs336 import Course
 from tools.recorded.programme import Programme
 
@@ -79,12 +79,17 @@ def _silmont(line: Line) -> Programme:
     return silmont.Attention(int(line["batch"]), int(line["seq"]), 16, kernels(line))
 
 
+def _hanfa(line: Line) -> Programme:
+    return hanfa.Model(768, 12, 12, 3072, 50000, (int(line["batch"]), int(line["seq"])), kernels(line))
+
+
 SCRIPTS: dict[str, Callable[[Line], Programme]] = {
     "Hyperion-shuo_": _hyperion,
     "LINYUNLinYun_": _linyun,
     "Wedsonlin_": _wedson,
     "bolongcheng_": _bolong,
     "NiuHuangxiaozi_": _niu,
+    "HanFa_": _hanfa,
     "silmont2000_mem_snapshot_": _silmont,
 }
 

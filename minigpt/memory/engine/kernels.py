@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class Kernels:
     """A CPU's: nothing."""
 
-    def product(self, tape: Tape, *factors: Value) -> None:
-        """A product of matrices, whose result is there; ``factors`` of which it is not known that they lie in rows."""
+    def product(self, tape: Tape, *factors: Value, biased: bool = False) -> None:
+        """A product of matrices, whose result is there; ``factors`` of which it is not known that they lie in rows.
+
+        ``biased``: a bias, one number for each column, is added in the same kernel.
+        """
 
     def reduction(self, x: Value, kept: tuple[int, ...], itemsize: int | None = None) -> None:
         """``x`` reduced to the dimensions ``kept``, all others to one; a running value takes ``itemsize`` bytes, or as

@@ -64,7 +64,7 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
 
     out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
     if not tape.remembers:
-        tape.kernels.product(tape, a, b)
+        tape.kernels.product(tape, a, b, biased=True)
     tape.multiplied(*a.shape, b.shape[1])
     return out
 
@@ -78,7 +78,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
         flat = views.view(x, -1, n_in)  # before the weight is turned, whose gradient is therefore turned back first
         return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
     turned = views.transpose(weight, 0, 1)
-    if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
+    if weight.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
         # A frozen weight is repeated for each sequence rather than the input copied.
         out = views.unsafe_view(_bmm(x, views.expand(views.unsqueeze(turned, 0), rows[0], n_in, n_out)), *rows, n_out)
     else:

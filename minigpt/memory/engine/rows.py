@@ -89,6 +89,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     bias, weight, x = raised(bias, weight, x)
     tape.doing = "layer_norm"
     rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
+    out = tape.new(x.shape, x.dtype)
     statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
     inputs = [value for value in (x, weight, bias) if value is not None]
     made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
@@ -96,7 +97,6 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     def backward(g):
         return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
 
-    out = tape.new(x.shape, x.dtype)
     saves = [x.storage, *statistics]
     if any(wanted for _, _, wanted in made):
         return tape.record("layer_norm", inputs, out, saves, backward)
@@ -104,7 +104,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
 
 
 def cross_entropy(logits: Value, targets: Value) -> Value:
-    """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets.
+    """Log-softmax, which saves its output, then the negative log-likelihood, which saves its input and the targets.
 
     A CPU's autocast computes both in float32. CUDA's leaves the log-softmax as the logits are, since cross_entropy_loss
     asks for their precision by name, and casts its result.
@@ -117,7 +117,7 @@ def cross_entropy(logits: Value, targets: Value) -> Value:
     dtype = log_probabilities.dtype
     loss, total_weight = tape.new((), dtype), tape.new((), dtype)
     shape = logits.shape
-    saves = [targets.storage, total_weight.storage]
+    saves = [log_probabilities.storage, targets.storage, total_weight.storage]
     return tape.record("nll_loss", (log_probabilities,), loss, saves, lambda g: [tape.new(shape, g.dtype)])
 
 

@@ -9,7 +9,10 @@
 Sources: aten/src/ATen/cuda/CublasHandlePool.cpp; ATen/native/cuda/Reduce.cuh; Indexing.cu (index_put_with_sort_kernel);
 ATen/cuda/cub-RadixSortPairs.cuh; and CUB's dispatch_radix_sort.cuh, of CUDA 12.
 
-Left out: what the fused kernels of attention ask for, cuBLASLt's workspaces, and dropout's state.
+Versions differ: some let cuBLASLt use cuBLAS's workspace (TORCH_CUBLASLT_UNIFIED_WORKSPACE), and the newest keep none from
+call to call (TORCH_CUBLAS_WORKSPACE_CACHE). What is here is what torch 2.6 to 2.11 recorded; cuBLASLt's, torch 2.9.
+
+Left out: what the fused kernels of attention and LayerNorm's backward ask for, and dropout's state.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from minigpt.memory.engine.tape import Tape, Value
 from minigpt.memory.predicted import reduce
 
 FLOAT = 4  # bytes
+LT_WORKSPACE = 1024 * 1024  # bytes: CUBLASLT_WORKSPACE_SIZE's default
 DIGITS = 256  # of a radix sort that takes 8 bits at a time
 SINGLE_TILE, TILE = 256 * 9, 384 * 10  # pairs of 8 bytes that one block sorts: alone, and as one of many
 ALIGN = 256
@@ -29,14 +33,14 @@ class CudaKernels(Kernels):
 
     def __init__(self, workspace: int, processors: int, threads: int = 2048) -> None:
         self.workspace, self.processors, self.threads = workspace, processors, threads
-        self.handles: dict[bool, Value] = {}  # by whether it is autograd's thread
+        self.handles: dict[tuple[bool, bool], Value] = {}  # by whether it is autograd's thread, and cuBLASLt's
 
-    def product(self, tape: Tape, *factors: Value) -> None:
+    def product(self, tape: Tape, *factors: Value, biased: bool = False) -> None:
         copies = [tape.new(x.shape, x.dtype) for x in factors if not _multiplies(x)]
-        thread = tape.phase == "backward"
-        if thread not in self.handles:
-            doing, tape.doing = tape.doing, "cuBLAS workspace"
-            self.handles[thread] = tape.new((self.workspace,), "uint8")
+        handle = tape.phase == "backward", biased
+        if handle not in self.handles:
+            doing, tape.doing = tape.doing, "cuBLASLt workspace" if biased else "cuBLAS workspace"
+            self.handles[handle] = tape.new((LT_WORKSPACE if biased else self.workspace,), "uint8")
             tape.doing = doing
         del copies
 
