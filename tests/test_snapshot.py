@@ -79,7 +79,7 @@ def test_sizes_are_those_of_a_programme_worked_by_hand(small):
 
 def test_holders_are_the_innermost_lines_outside_of_torch(small):
     recording = read(small)
-    found = [(h.line.split(" by a thread")[0], h.nbytes, h.count) for h in holders(recording.held_after(3))]
+    found = [(h.line.split(" by a thread")[0], h.nbytes, h.requests) for h in holders(recording.held_after(3))]
     assert found[0] == ("project/train.py:9 in <module>", 12 << 20, 1)
     assert ("project/model.py:31 in forward", 1024, 1) in found
     assert sum(line.startswith("no Python line") for line, *_ in found) == 1 and len(found) == 3
@@ -265,6 +265,6 @@ def test_a_picture_is_drawn(small, tmp_path, capsys):
 
 
 def test_reading_needs_no_torch(small):
-    code = "import sys; from minigpt.memory.snapshot.__main__ import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    code = "import sys, minigpt.memory.snapshot.__main__ as c; c.main(sys.argv[1:]); print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code, str(small)], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "False"

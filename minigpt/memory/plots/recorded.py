@@ -64,6 +64,6 @@ def _stacks(recording: Recording, largest: list[str]) -> list[list[int]]:
         elif event is not None and event.action == "free_requested":
             row, nbytes = live.pop(event.request.address, (0, 0))
             totals[row] -= nbytes
-        for row, total in zip(rows, totals):
-            row.append(total)
+        for listed, total in zip(rows, totals):
+            listed.append(total)
     return rows

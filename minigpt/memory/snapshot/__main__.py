@@ -23,7 +23,7 @@ PICTURES = (".png", ".svg", ".pdf")
 def make_parser() -> Parser:
     parser = Parser(
         prog="python -m minigpt.memory.snapshot",
-        description="Read what torch.cuda.memory._dump_snapshot wrote: its peak, what was reserved and why, and by whom.",
+        description="Read a snapshot that torch recorded: its peak, what was reserved and why, and for whom.",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE.pickle", help="the snapshot; nothing in it is run")
@@ -80,7 +80,7 @@ class Report:
             lines.append(f"warning: {recording.unexplained:,} events contradict the final state; figures may be short")
         lines += self._out_of_memory()
         lines += ["", "held when most was allocated, by the line that asked:"]
-        lines += [f"{readable(h.nbytes):>12}  {h.count:>6,} x  {h.line}" for h in self.holders[:top]]
+        lines += [f"{readable(h.nbytes):>12}  {h.requests:>6,} x  {h.line}" for h in self.holders[:top]]
         rest = self.holders[top:]
         lines += [f"{readable(sum(h.nbytes for h in rest)):>12}  from {len(rest):,} other lines"] if rest else []
         if self.growth:
@@ -118,9 +118,9 @@ def _draw(recording: Recording, path: str) -> None:
     matplotlib.use("Agg")
     from minigpt.memory.plots.recorded import recorded
 
-    figure = recorded(recording).figure
+    axes = recorded(recording)
     try:
-        figure.savefig(path, dpi=150)
+        axes.figure.canvas.figure.savefig(path, dpi=150)
     except OSError as error:
         raise ValueError(f"plot {path!r} cannot be written: {error.strerror or type(error).__name__}") from None
 

@@ -9,8 +9,10 @@ from minigpt.memory.snapshot.recording import TAKEN, Recording
 
 
 class Growth(NamedTuple):
-    """``taken`` bytes from the device for a request of ``asked`` bytes by ``line``; ``unused`` bytes were reserved then,
-    and free, but no block of them was large enough or in the right pool."""
+    """``taken`` bytes from the device for a request of ``asked`` bytes by ``line``.
+
+    ``unused`` bytes were reserved then, and free, but no block of them was large enough or in the right pool.
+    """
 
     taken: int
     asked: int

@@ -12,11 +12,11 @@ UNKNOWN = "no Python line: asked for before the recording, or by a thread of aut
 
 
 class Holder(NamedTuple):
-    """``count`` requests of ``nbytes`` together, in whole blocks, by one ``line``: "model.py:31 in forward"."""
+    """So many ``requests`` of ``nbytes`` together, in whole blocks, by one ``line``: "model.py:31 in forward"."""
 
     line: str
     nbytes: int
-    count: int
+    requests: int
 
 
 def holders(held: Iterable[Request]) -> list[Holder]:
@@ -30,7 +30,7 @@ def holders(held: Iterable[Request]) -> list[Holder]:
 
 
 def line(frames: tuple[Frame, ...]) -> str:
-    """ "file.py:31 in forward" of the frame that is the user's: Python, and not in torch's folder if another is there."""
+    """The user's frame as "file.py:31 in forward": Python, and not in torch's folder if another is there."""
     python = [frame for frame in frames if frame.file.endswith(".py") or frame.file.startswith("<ipython")]
     if not python:
         return UNKNOWN

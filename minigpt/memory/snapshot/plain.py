@@ -65,5 +65,5 @@ def _look(path: str | Path, data: bytes) -> None:
             asked = f" ({argument})" if argument is not None else ""
             text = "a snapshot is dicts, lists, strings and numbers; nothing was run"
             raise Refused(f"{path} holds {name}{asked} at byte {position}, which could run code: {text}")
-        if name in PUTS and argument is not None and int(argument) > position:
+        if name in PUTS and int(argument or 0) > (position or 0):
             raise Refused(f"{path} holds {name} {argument} at byte {position}: more memory than the file accounts for")

@@ -8,7 +8,7 @@ A snapshot has the *last* events, and the state after them. The state before the
 first. Bytes as torch counts them: a request is held from ``alloc`` to ``free_requested``, and takes a multiple of 512;
 reserved is what was taken from the device, ``segment_alloc`` or ``segment_map``, and not given back.
 
-Left out: a block may take up to 1 MiB more than what was asked for, which a snapshot tells only of the last ones; user's
+Left out: a block may take up to 1 MiB more than was asked for, which a snapshot tells of the last ones alone; users'
 annotations; memory pools apart from the others.
 Source: torch/cuda/memory.py, ``_snapshot``; c10/cuda/CUDACachingAllocator.cpp, ``TraceEntry`` (torch 2.13).
 """
