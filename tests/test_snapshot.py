@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.memory.snapshot import holders, read
+from minigpt.memory.predicted.allocator import Allocator, Device
+from minigpt.memory.snapshot import holders, read, with_blocks
 from minigpt.memory.snapshot.__main__ import main
 from minigpt.memory.snapshot.growth import growth
 from minigpt.memory.snapshot.plain import load
@@ -106,7 +107,13 @@ def programmes(draw):
     return events, draw(st.integers(0, len(events) - 1))
 
 
-@settings(max_examples=60, deadline=None)
+def in_use(address, asked):
+    size = -(-asked // 512) * 512
+    rest = (address + size, 8192 - size, 8192 - size, "inactive")
+    return [(address, size, asked, "active_allocated"), rest]
+
+
+@settings(max_examples=30, deadline=None)
 @given(programmes())
 def test_a_recording_that_began_late_has_the_sizes_of_the_whole_programme(tmp_path_factory, programme):
     events, cut = programme
@@ -121,11 +128,54 @@ def test_a_recording_that_began_late_has_the_sizes_of_the_whole_programme(tmp_pa
         else:
             segments.append(address)
         truth.append((sum(-(-n // 512) * 512 for n in held.values()), 8192 * len(segments)))
-    last = [segment(at, 8192, [(at, 8192, held[at], "active_allocated")] if at in held else [], 1) for at in segments]
+    last = [segment(at, 8192, in_use(at, held[at]) if at in held else [], 1) for at in segments]
     trace = [entry(*event, [LOOP]) for event in events[cut:]]
     recording = read(snapshot(trace, last, tmp_path_factory.mktemp("late") / "late.pickle"))
     assert list(recording.sizes()) == truth[cut:]
     assert recording.unexplained == 0
+
+
+class Noting(Device):
+    """A device that writes down what it gives."""
+
+    def __init__(self, trace):
+        super().__init__()
+        self.trace = trace
+
+    def malloc(self, size):
+        address = super().malloc(size)
+        self.trace.append(entry("segment_alloc", address, size))
+        return address
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40 << 20)), min_size=1, max_size=40), st.floats(0, 1))
+def test_whole_blocks_are_the_allocators_or_lie_in_the_stated_range(tmp_path_factory, programme, share):
+    trace, live, truth = [], [], [0]
+    allocator = Allocator(device=Noting(trace))
+    for kind, nbytes in programme:
+        if kind < 2 and live:
+            block = live.pop(nbytes % len(live))
+            trace += [entry(f"free_{when}", block.address, block.requested) for when in ("requested", "completed")]
+            allocator.free(block)
+        else:
+            live.append(allocator.allocate(nbytes))
+            trace.append(entry("alloc", live[-1].address, nbytes))
+        last, now = trace[-1]["action"], allocator.statistics.allocated.current
+        truth += [truth[-1]] * (len(trace) - len(truth)) + [now]
+        if last == "free_completed":
+            truth[-2] = now  # a block counts as freed when that is requested
+    cut = int(share * (len(trace) - 1))
+    segments = [
+        segment(s.address, s.size, [(b.address, b.size, b.requested, b.state) for b in s.blocks()], 1)
+        | dict(segment_type="small" if s.pool.small else "large")
+        for s in allocator.segments.values()
+    ]
+    recording = with_blocks(read(snapshot(trace[cut:], segments, tmp_path_factory.mktemp("whole") / "whole.pickle")))
+    found = [allocated for allocated, _ in recording.sizes()]
+    assert recording.open == 0 or cut
+    more = (1 << 40) if recording.open is None else recording.open
+    assert all(least <= true <= least + more for least, true in zip(found, truth[cut:], strict=True))
 
 
 # ------------------------------------------------------------ files made to harm
@@ -193,7 +243,7 @@ def test_the_file_that_runs_code_does_run_it_in_pickle(tmp_path, monkeypatch):
     assert (tmp_path / "harmed").exists()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_file_is_read_or_refused(tmp_path_factory, data):
     trace = [entry("alloc", 0, 700, [MINE]), entry("free_requested", 0, 700), entry("segment_free", 0, 9)]

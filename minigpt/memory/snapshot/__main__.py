@@ -12,6 +12,7 @@ from pathlib import Path
 
 from minigpt.console import show
 from minigpt.memory.__main__ import Parser
+from minigpt.memory.snapshot.blocks import with_blocks
 from minigpt.memory.snapshot.growth import Growth, growth
 from minigpt.memory.snapshot.holders import Holder, holders
 from minigpt.memory.snapshot.recording import Recording, read
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"top is {given.top}; it must be at least 1")
         if given.plot is not None and Path(given.plot).suffix.lower() not in PICTURES:
             raise ValueError(f"plot is {given.plot!r}; it must end in {', '.join(PICTURES)}")
-        recording = read(given.file, given.device)
+        recording = with_blocks(read(given.file, given.device))
         if given.plot is not None:
             _draw(recording, given.plot)
     except ValueError as error:
@@ -67,6 +68,7 @@ class Report:
     def text(self, top: int) -> str:
         recording, (first, second) = self.recording, self.places
         (allocated, over), (below, reserved) = self.sizes[first], self.sizes[second]
+        above = reserved - allocated
         asked = sum(event.action == "alloc" for event in recording.events)
         lines = [
             f"device {recording.device}: {len(recording.events):,} events, {asked:,} requests; before them "
@@ -74,8 +76,12 @@ class Report:
             "",
             f"allocated at most {gb(allocated)} = {gib(allocated)}, after event {first:,}; reserved then {gb(over)}",
             f"reserved at most  {gb(reserved)} = {gib(reserved)}, after event {second:,}; allocated then {gb(below)}",
-            f"reserved above allocated, each at its most: {gb(reserved - allocated)}, {reserved / allocated - 1:.1%}",
+            f"reserved above allocated, each at its most: {gb(above)}, {above / max(allocated, 1):.1%}",
         ]
+        if recording.open is None:
+            lines.append("allocated is at least that: the rules of the allocator do not replay this recording")
+        elif recording.open:
+            lines.append(f"allocated may be up to {readable(recording.open)} more: blocks from before hide their size")
         if recording.unexplained:
             lines.append(f"warning: {recording.unexplained:,} events contradict the final state; figures may be short")
         lines += self._out_of_memory()
@@ -102,6 +108,7 @@ class Report:
                 "device": self.recording.device,
                 "events": len(self.recording.events),
                 "unexplained": self.recording.unexplained,
+                "allocated_may_be_more": self.recording.open,
                 "peak_allocated": {"bytes": allocated, "reserved": over, "after_event": self.places[0]},
                 "peak_reserved": {"bytes": reserved, "allocated": below, "after_event": self.places[1]},
                 "holders": [holder._asdict() for holder in self.holders[:top]],

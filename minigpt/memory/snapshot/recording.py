@@ -8,8 +8,8 @@ A snapshot has the *last* events, and the state after them. The state before the
 first. Bytes as torch counts them: a request is held from ``alloc`` to ``free_requested``, and takes a multiple of 512;
 reserved is what was taken from the device, ``segment_alloc`` or ``segment_map``, and not given back.
 
-Left out: a block may take up to 1 MiB more than was asked for, which a snapshot tells of the last ones alone; users'
-annotations; memory pools apart from the others.
+A block may take up to 1 MiB more than was asked for; ``blocks`` finds how much. Left out: users' annotations; memory
+pools apart from the others.
 Source: torch/cuda/memory.py, ``_snapshot``; c10/cuda/CUDACachingAllocator.cpp, ``TraceEntry`` (torch 2.13).
 """
 
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from minigpt.memory.snapshot.plain import load
 
 ROUNDED = 512  # bytes: every block is a multiple
+SMALL = 2 << 20  # bytes: every segment of the small pool, and none of the other
 TAKEN = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 ACTIONS = ("alloc", "free_requested", "free_completed", "oom", "snapshot", "user_defined", *TAKEN)
 HELD = ("active_allocated",)  # the state of a block that torch counts as allocated
@@ -42,11 +43,21 @@ class Request(NamedTuple):
     address: int
     nbytes: int
     frames: tuple[Frame, ...] = ()
+    block: int = 0
 
     @property
     def takes(self) -> int:
-        """The least that its block has: ``nbytes``, rounded up to a multiple of 512."""
-        return max(ROUNDED, -(-self.nbytes // ROUNDED) * ROUNDED)
+        """The bytes of its block; where that is not known, the least: ``nbytes``, rounded up to a multiple of 512."""
+        return self.block or max(ROUNDED, -(-self.nbytes // ROUNDED) * ROUNDED)
+
+
+class Segment(NamedTuple):
+    """``size`` bytes that were taken from the device at once, for the small or the large pool."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
 
 
 class Event(NamedTuple):
@@ -60,21 +71,25 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """A device's events in order, with the requests that were held and the bytes reserved before the first of them.
+    """A device's events in order, with the requests that were held and the segments before the first of them.
 
-    ``unexplained`` counts events that the final state contradicts; 0 in a whole recording.
+    ``unexplained`` counts events that the final state contradicts; 0 in a whole recording. ``pages``: segments grow by
+    pages (expandable), and ``segments`` holds those. ``open``: how many bytes more the blocks may take than ``sizes``
+    has; None: not known.
     """
 
     events: tuple[Event, ...]
     held: tuple[Request, ...]
-    reserved: int
+    segments: tuple[Segment, ...]
     device: int = 0
     unexplained: int = 0
+    pages: bool = False
+    open: int | None = None
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """(allocated, reserved) bytes before the first event, and after each."""
         live = {request.address: request.takes for request in self.held}
-        allocated, reserved = sum(live.values()), self.reserved
+        allocated, reserved = sum(live.values()), sum(segment.size for segment in self.segments)
         yield allocated, reserved
         for event in self.events:
             if event.action == "alloc":
@@ -120,25 +135,36 @@ def read(path: str | Path, device: int | None = None) -> Recording:
     if device not in devices:
         raise ValueError(f"device is {device!r}; {path} has a history of {', '.join(map(str, devices))}")
     events = [reader.event(entry) for entry in traces[device]]
-    segments = [reader.segment(entry) for entry in reader.field(snapshot, "segments", list, "the snapshot")]
-    mine = [(total, blocks) for place, total, blocks in segments if place == device]
-    return _undone(events, [block for _, blocks in mine for block in blocks], sum(total for total, _ in mine), device)
+    mine = [entry for entry in reader.field(snapshot, "segments", list, "the snapshot") if reader.on(entry, device)]
+    segments = [reader.segment(entry) for entry in mine]
+    pages = any("map" in event.action for event in events) or any(entry.get("is_expandable") for entry in mine)
+    return _undone(
+        events, [block for _, blocks in segments for block in blocks], [s for s, _ in segments], device, pages
+    )
 
 
-def _undone(events: Sequence[Event], held: Sequence[Request], reserved: int, device: int) -> Recording:
-    """The recording whose final state is ``held`` and ``reserved``."""
+def _undone(
+    events: Sequence[Event], held: Sequence[Request], segments: Sequence[Segment], device: int, pages: bool
+) -> Recording:
+    """The recording whose final state is ``held`` in ``segments``."""
     live, unexplained = {request.address: request for request in held}, 0
+    there = {segment.address: segment for segment in segments}
     for place in range(len(events) - 1, -1, -1):
-        action, request, *_ = events[place]
+        action, request, stream, _ = events[place]
         if action == "alloc":
             unexplained += live.pop(request.address, None) is None
         elif action == "free_requested":
             unexplained += request.address in live
             live[request.address] = request._replace(frames=())  # those are the frames of who freed it
-        else:
-            reserved -= TAKEN.get(action, 0) * request.nbytes
-    unexplained += reserved < 0
-    return Recording(tuple(events), tuple(live.values()), max(reserved, 0), device, unexplained)
+        elif action == "segment_alloc":
+            unexplained += there.pop(request.address, None) is None
+        elif action == "segment_free":
+            there[request.address] = Segment(request.address, request.nbytes, stream, request.nbytes == SMALL)
+        elif action in TAKEN:  # pages, which a segment grows and shrinks by
+            there[-1] = there.get(-1, Segment(-1, 0, 0, False))
+            there[-1] = there[-1]._replace(size=there[-1].size - TAKEN[action] * request.nbytes)
+    unexplained += sum(segment.size for segment in there.values()) < 0
+    return Recording(tuple(events), tuple(live.values()), tuple(there.values()), device, unexplained, pages)
 
 
 class _Reader:
@@ -176,20 +202,25 @@ class _Reader:
         stream = self.field(entry, "stream", int, f"an event {action}", 0)
         return Event(action, request, stream, self.field(entry, "device_free", int, f"an event {action}", 0))
 
-    def segment(self, entry: Any) -> tuple[int, int, list[Request]]:
-        """Its device, its bytes, and what is held in it."""
+    def on(self, entry: Any, device: int) -> bool:
+        """Whether a segment is on ``device``."""
         self._count()
-        device, total = (self.field(entry, name, int, "a segment") for name in ("device", "total_size"))
-        address, held = self.field(entry, "address", int, "a segment"), []
+        return self.field(entry, "device", int, "a segment") == device
+
+    def segment(self, entry: Any) -> tuple[Segment, list[Request]]:
+        """A segment, and what is held in it."""
+        total, stream = (self.field(entry, name, int, "a segment", 0) for name in ("total_size", "stream"))
+        address, held = self.field(entry, "address", int, "a segment"), list[Request]()
+        found = Segment(address, total, stream, self.field(entry, "segment_type", str, "a segment") == "small")
         for block in self.field(entry, "blocks", list, "a segment"):
             self._count()
             size = self.field(block, "size", int, "a block")
             if self.field(block, "state", str, "a block") in HELD:
                 place = self.field(block, "address", int, "a block", address)  # torch before 2.1 gave none
                 asked = self.field(block, "requested_size", int, "a block", size)
-                held.append(Request(place, asked, self._frames(block)))
+                held.append(Request(place, asked, self._frames(block), size))
             address += size
-        return device, total, held
+        return found, held
 
     def _frames(self, entry: dict) -> tuple[Frame, ...]:
         frames = entry.get("frames")
