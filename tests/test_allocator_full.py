@@ -177,6 +177,16 @@ def test_garbage_collection_goes_on_until_it_is_enough():
     assert segments(allocator) == [12, 64, 64]
 
 
+@pytest.mark.parametrize("threshold, left", [(0.5, [70, 100]), (0.49, [70])])
+def test_garbage_collection_begins_above_its_threshold(threshold, left):
+    """200 MiB are allowed and 100 reserved: just half."""
+    options = Options(per_process_memory_fraction=0.5, garbage_collection_threshold=threshold)
+    allocator = Allocator(options, Device(400 * MIB))
+    cached(allocator, 100)
+    allocator.allocate(70 * MIB, stream=1)
+    assert segments(allocator) == left
+
+
 def test_without_a_fraction_nothing_is_collected():
     allocator = Allocator(Options(garbage_collection_threshold=0.1), Device(420 * MIB))
     cached(allocator, 60)

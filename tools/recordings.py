@@ -15,7 +15,6 @@ import argparse
 import csv
 import gzip
 import sys
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,11 @@ from pathlib import Path
 from minigpt.console import show
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options
 from minigpt.memory.predicted.allocator.blocks import UNMAPPED, USED
+from minigpt.memory.predicted.allocator.recorded import DifferenceError, RecordedDevice
+from minigpt.memory.predicted.allocator.replaying import TAKEN, Recorded
+from minigpt.memory.predicted.allocator.replaying import replay as replay_events
 from minigpt.memory.predicted.allocator.restoring import adopt
 from minigpt.memory.units import MIB
-
-TAKEN, GIVEN_BACK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
-
-
-class DifferenceError(Exception):
-    """The allocator decided otherwise than the recording."""
 
 
 @dataclass(frozen=True)
@@ -53,41 +49,6 @@ def read(path: Path) -> list[Row]:
             Row(action=line["action"], note=line["note"], **{name: int(line[name] or 0) for name in numbers})
             for line in lines
         ]
-
-
-class RecordedDevice(Device):
-    """A device that gives what was recorded, and raises DifferenceError where something else is asked of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.coming: deque[Row] = deque()  # recorded just before the request that is being replayed
-        self.leaving: set[tuple[int, int]] = set()
-
-    def malloc(self, size: int) -> int:
-        if not self.coming:
-            raise DifferenceError(f"takes a segment of {size:,} bytes, which the recording does not")
-        row = self.coming.popleft()
-        if row.size != size:
-            raise DifferenceError(f"takes a segment of {size:,} bytes, the recording one of {row.size:,}")
-        return row.address
-
-    def release(self, address: int, size: int) -> None:
-        if (address, size) not in self.leaving:
-            raise DifferenceError(f"gives {size:,} bytes at {address} back, which the recording does not")
-        self.leaving.remove((address, size))
-
-    def reserve(self, page: int) -> tuple[int, int]:
-        if not self.coming:
-            raise DifferenceError("begins an expandable segment, which the recording does not")
-        return self.coming[0].address, super().reserve(page)[1]
-
-    def map(self, address: int, size: int) -> bool:
-        recorded = self.malloc(size)
-        if recorded != address:
-            raise DifferenceError(f"maps {size:,} bytes at {address}, the recording at {recorded}")
-        return True
-
-    unmap = release
 
 
 @dataclass
@@ -134,39 +95,11 @@ def replay(rows: list[Row], options: Options) -> Replay:
 
 def requests(rows: list[Row], allocator: Allocator, device: RecordedDevice) -> Iterator[list[int]]:
     """Replay the events; yields how many requests and segments have come out the same, after each request."""
-    live = begin(rows, allocator)
+    events = [Recorded(row.action, row.address, row.size, row.stream) for row in rows]
     exact = [0, 0]
-    for row, behind in zip(rows, [*rows[1:], None], strict=True):
-        if row.action in TAKEN:
-            device.coming.append(row)
-        elif row.action in GIVEN_BACK:
-            device.leaving.add((row.address, row.size))
-            if behind is None or behind.action not in GIVEN_BACK:
-                allocator.empty_cache()
-                if device.leaving:
-                    raise DifferenceError(f"keeps {len(device.leaving)} segments that the recording gives back")
-        elif row.action == "alloc":
-            coming = len(device.coming)
-            block = allocator.allocate(row.size, row.stream)
-            if device.coming:
-                raise DifferenceError("takes no segment, which the recording does")
-            if block.address != row.address:
-                raise DifferenceError(f"places {row.size:,} bytes at {block.address}, the recording at {row.address}")
-            live[row.address] = block
-            exact[0], exact[1] = exact[0] + 1, exact[1] + coming
-            yield list(exact)
-        elif row.action == "free_requested":
-            if row.address not in live:
-                raise DifferenceError(f"has no block at {row.address} that the recording frees")
-            block = live[row.address]
-            at_once = behind is not None and (behind.action, behind.address) == ("free_completed", row.address)
-            if not at_once:  # it waits for a stream that the recording does not name
-                allocator.record_stream(block, -1 - row.address)
-            allocator.free(block)
-            del live[row.address]
-        elif row.action == "free_completed":
-            allocator.finish(-1 - row.address)
-            allocator.look_at_events()
+    for _, _, taken in replay_events(events, allocator, device, begin(rows, allocator)):
+        exact[0], exact[1] = exact[0] + 1, exact[1] + taken
+        yield list(exact)
 
 
 def begin(rows: list[Row], allocator: Allocator) -> dict[int, Block]:

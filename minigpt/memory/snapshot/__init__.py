@@ -1,0 +1,14 @@
+"""A recorded history of CUDA's caching allocator, read safely: what was held, by which line, and what was reserved.
+
+plain       a pickle of dicts, lists, strings and numbers, read without a class or a call
+recording   its events, checked; what was there before them; allocated and reserved bytes after each
+blocks      the size of every block, by the allocator's rules
+holders     whose Python line asked for what is held
+growth      why memory was taken from the device
+"""
+
+from minigpt.memory.snapshot.blocks import with_blocks
+from minigpt.memory.snapshot.holders import Holder, holders
+from minigpt.memory.snapshot.recording import Recording, read
+
+__all__ = ["Holder", "Recording", "holders", "read", "with_blocks"]
