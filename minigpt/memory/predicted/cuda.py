@@ -10,7 +10,7 @@ Sources: aten/src/ATen/cuda/CublasHandlePool.cpp; ATen/native/cuda/Reduce.cuh; I
 ATen/cuda/cub-RadixSortPairs.cuh; and CUB's dispatch_radix_sort.cuh, of CUDA 12.
 
 Versions differ: some let cuBLASLt use cuBLAS's workspace (TORCH_CUBLASLT_UNIFIED_WORKSPACE), and the newest keep none
-from call to call (TORCH_CUBLAS_WORKSPACE_CACHE). What is here is what torch 2.6 to 2.11 recorded; cuBLASLt's, torch 2.9.
+from call to call (TORCH_CUBLAS_WORKSPACE_CACHE). What is here is what torch 2.6 to 2.11 recorded (cuBLASLt: 2.9).
 
 Left out: what the fused kernels of attention and LayerNorm's backward ask for, and dropout's state.
 """
