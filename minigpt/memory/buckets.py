@@ -41,6 +41,23 @@ class Ledger:
 
 
 @dataclass(frozen=True)
+class Reserved:
+    """What a card's allocator counts. Bytes; an instant is a phase, a block and an operation.
+
+    ``allocated``: at most, in the step, as whole blocks, as torch counts them. ``reserved``: at most since the programme
+    began; ``loaded``: when the model was there. ``failed``: torch's sentence, where the card was too small; then the
+    rest is as far as it came.
+    """
+
+    allocated: int
+    allocated_at: str
+    reserved: int
+    reserved_at: str
+    loaded: int
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class StepMemory:
     """What one training step holds, predicted or measured: the same record for both.
 
@@ -49,6 +66,7 @@ class StepMemory:
     ``peak``: the buckets at the instant of the largest total. ``peak_at`` names that instant.
     ``events``: (phase, bucket's index, change in bytes), in order; phases are before, forward, backward, step.
     ``frozen``: the part of the weights that takes no gradient.
+    ``card``: with a card, what its allocator counts over the training up to this step.
     """
 
     ledger: Ledger
@@ -56,6 +74,7 @@ class StepMemory:
     peak_at: str
     events: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
     frozen: int = 0
+    card: Reserved | None = None
 
     @property
     def trainable(self) -> int:

@@ -13,6 +13,9 @@ computed everywhere; on tensor cores only as tf32.
 capability 9.0 and later, before it two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp, 2026; until
 then it was 32 MiB on 9.0 alone).
 
+``processors`` is the data sheet's number of multiprocessors; how many ``threads`` each holds, the CUDA Programming
+Guide's by compute capability. A reduction that many blocks share takes scratch by both.
+
 Left out: cards with several memory sizes under one name, Multi-Instance GPU slices, other makers.
 """
 
@@ -34,6 +37,7 @@ class GPU(NamedTuple):
     vram: int
     bandwidth: int
     capability: tuple[int, int]  # CUDA compute capability: (major, minor)
+    processors: int
 
     @property
     def native(self) -> tuple[str, ...]:
@@ -51,25 +55,30 @@ class GPU(NamedTuple):
         return 32 * MIB if self.capability >= (9, 0) else 2 * 4 * MIB + 16 * 8 * 1024
 
     @property
+    def threads(self) -> int:
+        """How many threads a multiprocessor holds at once."""
+        return {(7, 5): 1024, (8, 0): 2048, (9, 0): 2048, (10, 0): 2048}.get(self.capability, 1536)
+
+    @property
     def withheld(self) -> int:
         """Bytes between ``label`` GiB and what nvidia-smi reports."""
         return self.label * GIB - self.vram
 
 
 GPUS = {
-    "T4": GPU(16, 15360 * MIB, 320 * GB, (7, 5)),
-    "RTX 4080": GPU(16, 16376 * MIB, 717 * GB, (8, 9)),
-    "RTX 3090": GPU(24, 24576 * MIB, 936 * GB, (8, 6)),
-    "RTX 4090": GPU(24, 24564 * MIB, 1008 * GB, (8, 9)),
-    "A10G": GPU(24, 23028 * MIB, 600 * GB, (8, 6)),
-    "L4": GPU(24, 23034 * MIB, 300 * GB, (8, 9)),
-    "RTX 5090": GPU(32, 32607 * MIB, 1792 * GB, (12, 0)),
-    "A100 40GB": GPU(40, 40960 * MIB, 1555 * GB, (8, 0)),
-    "RTX A6000": GPU(48, 49140 * MIB, 768 * GB, (8, 6)),
-    "L40S": GPU(48, 46068 * MIB, 864 * GB, (8, 9)),
-    "A100 80GB": GPU(80, 81920 * MIB, 2039 * GB, (8, 0)),
-    "H100 80GB": GPU(80, 81559 * MIB, 3350 * GB, (9, 0)),
-    "H200": GPU(141, 143771 * MIB, 4800 * GB, (9, 0)),
+    "T4": GPU(16, 15360 * MIB, 320 * GB, (7, 5), 40),
+    "RTX 4080": GPU(16, 16376 * MIB, 717 * GB, (8, 9), 76),
+    "RTX 3090": GPU(24, 24576 * MIB, 936 * GB, (8, 6), 82),
+    "RTX 4090": GPU(24, 24564 * MIB, 1008 * GB, (8, 9), 128),
+    "A10G": GPU(24, 23028 * MIB, 600 * GB, (8, 6), 80),
+    "L4": GPU(24, 23034 * MIB, 300 * GB, (8, 9), 58),
+    "RTX 5090": GPU(32, 32607 * MIB, 1792 * GB, (12, 0), 170),
+    "A100 40GB": GPU(40, 40960 * MIB, 1555 * GB, (8, 0), 108),
+    "RTX A6000": GPU(48, 49140 * MIB, 768 * GB, (8, 6), 84),
+    "L40S": GPU(48, 46068 * MIB, 864 * GB, (8, 9), 142),
+    "A100 80GB": GPU(80, 81920 * MIB, 2039 * GB, (8, 0), 108),
+    "H100 80GB": GPU(80, 81559 * MIB, 3350 * GB, (9, 0), 132),
+    "H200": GPU(141, 143771 * MIB, 4800 * GB, (9, 0), 132),
 }
 
 _MAKERS = r"nvidia|tesla|geforce|sxm\d*|pcie|hbm\d*\w*"  # words of torch.cuda.get_device_name that tell no card apart

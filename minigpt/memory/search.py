@@ -48,7 +48,7 @@ class Search:
 
     def __init__(self, architecture: Architecture, plan: TrainingPlan) -> None:
         self.architecture, self.plan, self.room = architecture, plan, 0
-        self.step = predict(architecture, plan)
+        self.step = predict(architecture, plan, history=False)
         self.known = {self._few_passes(plan): self.step}
 
     def found(self, room: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Account:
         self.live = self.peak = self.peak_event = 0
         self.peak_at = ("", "", "")
         self.events: list[tuple[str, Record, int]] = []
+        self.emptied: list[int] = []  # after how many events a card's cache was emptied
 
     def save(self, storage: Storage) -> None:
         storage.saved += 1

@@ -49,6 +49,9 @@ def grouped_bytes(n_out: int, n_in: int, kind: str) -> list[int]:
     return sizes + [4 * n_in] * (kind == "gptq")
 
 
+Loaded = dict[str, list[Storage]]  # by a tensor's name: what loading has made for it
+
+
 class Tensor(NamedTuple):
     """A weight by its name, with its shape (n_out, n_in)."""
 
@@ -59,11 +62,14 @@ class Tensor(NamedTuple):
 class Layers:
     """The weights, as Values by name, and ``layers(x, name)``, the linear layer called ``name`` on x.
 
-    ``trained``: the Values that take a gradient, in the optimizer's order.
+    ``trained``: the Values that take a gradient, in the optimizer's order. What was ``loaded`` is there already.
     """
 
-    def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
+    def __init__(
+        self, tape: Tape, architecture: Architecture, plan: TrainingPlan, loaded: Loaded | None = None
+    ) -> None:
         self.tape, self.plan, self.architecture = tape, plan, architecture
+        self.loaded = loaded or {}
         self.weights: dict[str, Value] = {}
         self.quantized: dict[str, tuple[int, int]] = {}  # shape (n_out, n_in), by name
         self.trained: list[Value] = []
@@ -157,6 +163,9 @@ class Layers:
     def _add_packed(self, tensor, sizes: list[int]) -> None:
         """The codes of a quantized matrix, then its scales and tables."""
         self.tape.doing = tensor.name
+        if tensor.name in self.loaded:
+            self.storages += self.loaded.pop(tensor.name)
+            return
         dtype = "int8" if self.eight_bit else "nf4"
         self.storages.append(Storage(self.tape, sizes[0], WEIGHTS, tensor.shape, dtype))
         self.tape.doing = tensor.name + " scales"
@@ -164,7 +173,10 @@ class Layers:
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, trained: bool) -> Value:
         self.tape.doing = name
-        value = self.tape.new(shape, dtype, bucket=WEIGHTS)
+        if name in self.loaded:
+            value = Value(self.loaded.pop(name)[0], shape, dtype)
+        else:
+            value = self.tape.new(shape, dtype, bucket=WEIGHTS)
         if trained:
             value.source = Leaf()
             if self.plan.precision == "bf16-master-grad32":
@@ -245,11 +257,15 @@ class Layers:
         def backward(g):
             weight = self.dequantized(name, half)  # noqa: F841  lives until this returns
             tape.work.gradients(rows, n_in, n_out)
-            return [views.reshaped(tape.new((rows, n_in), half), shape)]
+            made = tape.new((rows, n_in), half)
+            tape.kernels.product(tape)
+            return [views.reshaped(made, shape)]
 
         out = tape.made("linear", ((*shape[:-1], n_out), half, None))
         del weight
         out = tape.record("linear, 4 bits", (inside,), out, (), backward)
+        if not tape.remembers:
+            tape.kernels.product(tape)
         tape.multiplied(rows, n_in, n_out)
         if self.own:
             del inside

@@ -35,6 +35,11 @@ class CudaKernels(Kernels):
         self.workspace, self.processors, self.threads = workspace, processors, threads
         self.handles: dict[tuple[bool, bool], Value] = {}  # by whether it is autograd's thread, and cuBLASLt's
 
+    def begin(self, tape: Tape) -> None:
+        """Both threads have multiplied before."""
+        tape.doing = "cuBLAS workspace"
+        self.handles = {(thread, False): tape.new((self.workspace,), "uint8") for thread in (False, True)}
+
     def product(self, tape: Tape, *factors: Value, biased: bool = False) -> None:
         copies = [tape.new(x.shape, x.dtype) for x in factors if not _multiplies(x)]
         handle = tape.phase == "backward", biased

@@ -1,33 +1,138 @@
-"""A tape's events through the caching allocator: what torch's counters would show, and what would be reserved.
+"""On a card: a training from its beginning through the caching allocator, and what torch's counters would show.
 
-Each storage of the tape asks for a block when it is born and gives it back when it dies, in the tape's own order. What
-CUDA's kernels ask for beside (``predicted.cuda``) is on the tape as well, if it was given such kernels. New segments
-have addresses downwards (``allocator.device``), the one thing that no source tells.
+Out of memory is decided by what the allocator *reserves*, and that depends on everything since the programme began: how
+the model was loaded, the first step, in whose midst the optimizer's state is born, and the steady ones. All of it runs
+on one tape, with what CUDA's kernels ask for beside (``predicted.cuda``), and each storage asks the allocator for a
+block when it is born and gives it back when it dies, in the tape's own order.
+
+New segments have addresses downwards (``allocator.device``), the one thing that no source tells.
+
+Left out: how 8-bit weights and mixtures in 4 bits are loaded, other allocations of the process (another library's, an
+evaluation's), the next batch made before the last one dies, and the CUDA context, which is beside what is reserved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minigpt.memory.buckets import Reserved
+from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.account import Account
 from minigpt.memory.engine.graph import BORN, DEAD, Record
-from minigpt.memory.predicted.allocator import Allocator, Block
+from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
+from minigpt.memory.predicted.start import make_batch, start
+from minigpt.memory.predicted.step import one_step, refuse
 
 
-def replay(tape: Account, allocator: Allocator, began: int = 0, emptied: bool = False) -> None:
-    """Let ``allocator`` serve the tape. From event ``began`` on its peaks count, as after reset_peak_memory_stats;
-    ``emptied``: after empty_cache."""
+@dataclass(frozen=True)
+class History:
+    """A training on the tape: its events, how many had happened when each part began, and where the cache was emptied.
+
+    Parts: loading, the first step, then steps like the plan's.
+    """
+
+    tape: Account
+    parts: tuple[int, ...]
+
+
+@at_rest()
+def history(model, plan: TrainingPlan, steps: int = 2) -> History:
+    """Loading, and so many steps. Raises ValueError without a card, and as ``predict`` does."""
+    if plan.card is None:
+        raise ValueError("card is None; what is reserved depends on it")
+    first = replace(plan, step="first")
+    began = start(model, plan if plan.step == "resumed" else first, cold=True)
+    refuse(began.architecture, plan)
+    tape, optimizer, parts = began.tape, began.optimizer, [0]
+    batch = make_batch(tape, plan)
+    for n in range(1 if plan.step == "first" else steps):
+        parts.append(len(tape.events))
+        now = first if n == 0 and plan.step != "resumed" else plan
+        optimizer.plan = now
+        if plan.zero_grad == "before_forward" or n == 0:
+            for value in began.layers.trained:
+                value.source.gradient = None
+        kept = one_step(began, now, batch)
+        del kept  # the function that makes a step returns
+    told = Account()
+    told.events, told.emptied = list(tape.events), list(tape.emptied)
+    del tape.keep, batch, began  # its own method: a cycle
+    return History(told, tuple(parts))
+
+
+def reserve(model, plan: TrainingPlan, *, capacity: int | None = None, steps: int = 2) -> Reserved:
+    """What ``plan.card``'s allocator would count over a training of ``model``; without a ``capacity``, with room for all.
+
+    ``capacity``: the bytes that the allocator may take. Raises ValueError without a card, and as ``predict`` does.
+    """
+    return counted(history(model, plan, steps), capacity)
+
+
+def counted(told: History, capacity: int | None = None) -> Reserved:
+    """What an allocator with ``capacity`` bytes counts over a history."""
+    allocator = Allocator(device=Device(capacity))
+    marks = Marks(told.parts)
+    failed = ""
+    try:
+        replay(told.tape, allocator, told.parts[-1], emptied=told.tape.emptied, marks=marks)
+    except OutOfMemoryError as error:
+        failed = str(error)
+    peaks = allocator.statistics
+    return Reserved(peaks.allocated.peak, marks.allocated, peaks.reserved.peak, marks.reserved, marks.loaded, failed)
+
+
+class Marks:
+    """The instants of an allocator's peaks, and what was reserved when loading was done."""
+
+    def __init__(self, parts: Sequence[int]) -> None:
+        self.first = parts[1] if len(parts) > 1 else 0
+        self.allocated = self.reserved = ""
+        self.loaded = self._most_allocated = self._most_reserved = 0
+
+    def see(self, count: int, record: Record, allocator: Allocator, counting: bool) -> None:
+        """Event ``count`` was ``record``'s birth; ``counting``: whether peaks of allocated bytes count yet."""
+        allocated, reserved = allocator.statistics.allocated.current, allocator.statistics.reserved.current
+        if count < self.first:
+            self.loaded = reserved
+        if reserved > self._most_reserved:
+            self._most_reserved, self.reserved = reserved, _instant(record)
+        if counting and allocated > self._most_allocated:
+            self._most_allocated, self.allocated = allocated, _instant(record)
+
+
+def _instant(record: Record) -> str:
+    phase, block, doing = record.born
+    return f"{phase}, {': '.join(filter(None, (block, doing)))}"
+
+
+def replay(
+    tape: Account,
+    allocator: Allocator,
+    began: int = 0,
+    *,
+    emptied: Sequence[int] = (),
+    marks: Marks | None = None,
+) -> None:
+    """Let ``allocator`` serve the tape's events. From event ``began`` on peaks of allocated bytes count anew, as after
+    reset_peak_memory_stats; after so many events as ``emptied`` lists, empty_cache was called.
+    """
     live: dict[Record, Block] = {}
     for count, (_, record, kind) in enumerate(tape.events):
+        if count in emptied:
+            allocator.empty_cache()
         if count == began:
-            _begin(allocator, emptied)
+            _count_anew(allocator)
         if kind == BORN and record.nbytes:  # torch asks for nothing where there are no bytes
             live[record] = allocator.allocate(record.nbytes)
+            if marks is not None:
+                marks.see(count, record, allocator, count >= began)
         elif kind == DEAD and record.nbytes:
             allocator.free(live.pop(record))
 
 
-def _begin(allocator: Allocator, emptied: bool) -> None:
-    if emptied:
-        allocator.empty_cache()
+def _count_anew(allocator: Allocator) -> None:
     statistics = allocator.statistics
     for counter in (statistics.allocated, statistics.active, statistics.requested, statistics.reserved):
         counter.peak = counter.current

@@ -9,6 +9,8 @@ from minigpt.memory.engine.tape import WEIGHTS, Storage, Tape, Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan, check_fit
+from minigpt.memory.predicted import loading
+from minigpt.memory.predicted.cuda import CudaKernels
 from minigpt.memory.predicted.optimizer import Optimizer
 
 
@@ -20,16 +22,16 @@ class Start(NamedTuple):
     layers: Layers
     optimizer: Optimizer
     buffers: list[Storage]
-    workspaces: list[Value]
 
     def frozen(self) -> int:
         """The bytes of weights and buffers that nothing trains. A step may change them: it casts frozen biases."""
         return self.layers.frozen_bytes() + sum(storage.record.nbytes for storage in self.buffers)
 
 
-def start(model, plan: TrainingPlan, kind: type[Tape] = Tape) -> Start:
+def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = False) -> Start:
     """The model, the optimizer and its state, on a tape of this ``kind``.
 
+    ``cold``: as a card finds it that has done nothing yet: the model is loaded, and cuBLAS has no workspaces.
     Raises ValueError, naming the field, for what is not covered.
     """
     architecture = Architecture.of(model)
@@ -37,15 +39,18 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape) -> Start:
     architecture.check(plan)
     card = GPUS[plan.card] if plan.card else None
     tape = kind(cuda=card is not None)
-    tape.doing = "cuBLAS workspace"
-    workspaces = [tape.new((card.workspace,), "uint8") for _ in range(2)] if card else []
-    layers = Layers(tape, architecture, plan)
+    if card is not None:
+        tape.kernels = CudaKernels(card.workspace, card.processors, card.threads)
+        if not cold:
+            tape.kernels.begin(tape)
+    pieces = cold and loading.loads_in_pieces(architecture, plan)
+    layers = Layers(tape, architecture, plan, loading.load(tape, architecture, plan) if pieces else None)
     optimizer = Optimizer(tape, layers, plan)
     if plan.step != "first":
         optimizer.state(layers.trained)
     tape.doing = "buffers"
     buffers = [Storage(tape, nbytes, WEIGHTS) for nbytes in architecture.buffers()]
-    return Start(architecture, tape, layers, optimizer, buffers, workspaces)
+    return Start(architecture, tape, layers, optimizer, buffers)
 
 
 def make_batch(tape: Tape, plan: TrainingPlan) -> list[Value]:
