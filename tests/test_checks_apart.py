@@ -20,6 +20,7 @@ from minigpt.checks import naming, training
 from minigpt.checks.adapters import counts, layer
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
+from minigpt.checks.optimizers import storage as states
 from minigpt.checks.qlora import stays
 from minigpt.memory import Architecture
 from minigpt.memory.families import KNOWN
@@ -77,6 +78,14 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "plain NF4": (storage.byte_slips, [(65_536, 64, False), (1_651, 64, False)]),
     "double NF4": (storage.byte_slips, [(131_072, 64, True), (40_002, 64, True)]),
     "QLoRA": (stays.slips, [(*stays.parts(REAL), 16), ([(128, 64), (64, 64)], 10, 2)]),
+    "8-bit state": (states.state_slips, [
+        ([5000],), ([20_000, 300, 4096],), ([4095, 77],), ([65_537, 8191, 12_288, 1001],),
+    ]),
+    **{kind: (states.static_slips, [
+        (states.shapes_of(model), kind, precision)
+        for model in (gpt(2, 72, 6, 40, 90), gpt(3, 60, 5, 33, 131), "llama-7b")
+        for precision in ("fp32", "bf16", "bf16-autocast")
+    ]) for kind in ("adamw", "adamw8bit", "lion", "sgd_momentum")},
 }  # fmt: skip
 
 
@@ -87,10 +96,16 @@ ELSEWHERE = {
     "counts.regime_mistakes": "below: what mistakes give, as values",
     "training._mistakes": "below: what mistakes weigh the micro-batches with",
     "layer.scales": "below: what mistakes scale with",
+    "moments.moment_slips": "a part of storage.state_slips",
+    "storage._eight_bit_slips": "a part of storage.state_slips",
+    "storage._adamw_slips": "a part of storage.static_slips", "storage._lion_slips": "a part of storage.static_slips",
+    "storage._momentum_slips": "a part of storage.static_slips",
     "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
     # Tensors, compared element by element with random values: the first that fits explains them.
     "packing._pack_slips": "tensors", "packing._unpack_slips": "tensors", "packing._restoring_slips": "tensors",
     "quantizing._table_mistakes": "tensors", "quantizing._slips": "tensors", "quantizing._other_codes": "tensors",
+    "adam._moment_mistakes": "tensors", "adam._weight_mistakes": "tensors", "maps._map_mistakes": "tensors",
+    "blocks._restoring_mistakes": "tensors", "eight_bit._weight_mistakes": "tensors",
     "quantizing._absmax_slips": "tensors", "nested._code_slips": "tensors", "nested._restored_slips": "tensors",
 }  # fmt: skip
 
@@ -166,6 +181,9 @@ def drawn(subject: str, draw: random.Random) -> tuple:
         "LoRA": (llama, rank, targets), "plain NF4": (odd(draw, 40_000, 90_000), 64, False),
         "double NF4": (odd(draw, 400_000, 900_000), 64, True),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
+        "8-bit state": ([odd(draw, 3000, 90_000), odd(draw, 50, 1500)],),
+        **{kind: (states.shapes_of(model), kind, draw.choice(["fp32", "bf16", "bf16-autocast"]))
+           for kind in ("adamw", "adamw8bit", "lion", "sgd_momentum")},
     }[subject]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Asking an answer about optimizers: no optimizer can be built meanwhile, and none of torch's or the course's answers.
 
-    ask(function, *args)             by_hand, with a hint where its error has one; no NaN, no infinity
-    fields(got, names, what)         a tuple of tensors, one for each name
+ask(function, *args)             what it gives, with the book closed
+fields(got, names, what)         a tuple of tensors, one for each name
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import bitsandbytes.functional as bnb
 import torch
 from torch import Tensor
 
-from minigpt.checks.closing import knows, refuse
+from minigpt.checks.calling import explained
+from minigpt.checks.closing import by_hand, knows, refuse
 from minigpt.checks.comparing import show
 from minigpt.checks.four_bits import asking
 from minigpt.checks.verdict import Wrong
@@ -27,7 +28,7 @@ knows(*OPTIMIZERS)
 
 
 def ask(function: Callable, *args):
-    """What ``function(*args)`` gives, silenced, twice and with the book closed."""
+    """What ``function(*args)`` gives, silenced, twice and with the book closed; an error may have a hint."""
 
     def none(*_, **__):
         refuse("asks-optimizer", "an optimizer")
@@ -38,7 +39,10 @@ def ask(function: Callable, *args):
         mock.patch("torch.optim.adamw.adamw", none),
         mock.patch("torch._fused_adamw_", none),
     ):
-        return asking.ask(function, *args)
+        try:
+            return by_hand(function, *args)
+        except Wrong as verdict:
+            raise explained(verdict, asking.HINTS) from verdict.__cause__
 
 
 def fields(got, names: tuple[str, ...], what: str) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Judging a dynamic map that a student wrote: the truth is bitsandbytes'.
 
-    dynamic(dynamic_map, signed)      (256,) float32, ascending
+dynamic(dynamic_map, signed)      (256,) float32, ascending
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def built(
 def _map_mistakes(signed: bool) -> Hints:
     right = MAPS["signed" if signed else "unsigned"]
     return {
-        "other-map": (f"that is the map for numbers with{'out' * signed} a sign", MAPS["unsigned" if signed else "signed"]),
+        "other-map": (f"that is the map for numbers with{'out' * signed} a sign",
+                      MAPS["unsigned" if signed else "signed"]),
         "decades-reversed": ("the smallest decade has the most values; the largest, next to 1, has them",
                              built(signed, decades=range(DECADES)[::-1])),
         "left-ends": ("each part gives its lower end; its centre is asked for",
@@ -69,7 +70,8 @@ def _map_mistakes(signed: bool) -> Hints:
         "geometric": ("each part gives its geometric mean; its centre is asked for",
                       built(signed, where=lambda low, high: (low * high).sqrt())),
         "from-zero": ("the decades begin at zero; each is cut from 0.1 to 1", built(signed, low=0.0)),
-        "decade-low": ("all decades lie ten times too low: the largest, k = 6, goes up to 1", built(signed, shift=DECADES)),
+        "decade-low": ("all decades lie ten times too low: the largest, k = 6, goes up to 1",
+                       built(signed, shift=DECADES)),
         "decade-high": ("the decades lie ten times too high: the largest, k = 6, goes up to 1",
                         built(signed, shift=DECADES - 2)),
         "linear": ("that is a linear map: all distances are equal",

@@ -16,11 +16,11 @@ from math import prod
 import torch
 from torch import nn
 
-from minigpt.checks.closing import by_hand, knows, remembered
+from minigpt.checks.closing import knows, remembered
 from minigpt.checks.comparing import buckets, integer
 from minigpt.checks.naming import Hints
-from minigpt.checks.optimizers.asking import OPTIMIZERS
-from minigpt.checks.optimizers.moments import SMALL, moment_slips, moments
+from minigpt.checks.optimizers.asking import OPTIMIZERS, ask
+from minigpt.checks.optimizers.moments import moment_slips, moments
 from minigpt.memory.families import Architecture
 from minigpt.memory.measured.step import measure
 from minigpt.memory.plan import PRECISIONS, TrainingPlan
@@ -31,14 +31,15 @@ knows(__name__, *OPTIMIZERS, predict_static)
 
 
 def state(answer: Callable, sizes: list[int]) -> None:
-    mine = by_hand(answer, sizes)
-    together: Hints = {}
-    if len(sizes) > 1:
-        all_in_one = moments([sum(sizes)]) - moments(sizes)
-        together = {"together": ("all tensors are taken as one; each is a tensor of its own", all_in_one)}
+    mine = ask(answer, sizes)
     what = f"tensors of {' and '.join(f'{size:,}' for size in sizes)} elements"
+    integer(mine, kept(sizes), what, slips=state_slips(sizes), unit="bytes")
+
+
+def state_slips(sizes: list[int]) -> list[Hints]:
+    """Bytes too many."""
     counts = {"step-counts": ("step counts are booked; this optimizer keeps them as plain numbers", 4 * len(sizes))}
-    integer(mine, kept(sizes), what, slips=[moment_slips(sizes) | together, counts], unit="bytes")
+    return [_eight_bit_slips(sizes) | counts]
 
 
 def kept(sizes: list[int]) -> int:
@@ -58,7 +59,7 @@ def kept(sizes: list[int]) -> int:
 def between_steps(answer: Callable, case: tuple[str | GPTConfig, str, str], only: Iterable[str]) -> None:
     model, optimizer, precision = case
     shapes = shapes_of(model)
-    mine = by_hand(answer, shapes, optimizer, precision)
+    mine = ask(answer, shapes, optimizer, precision)
     name = model if isinstance(model, str) else f"{model.n_layer} layers, {model.n_embd} wide"
     what = f"{name}, {optimizer}, {precision}"
     buckets(mine, held(*case), what, slips=static_slips(shapes, optimizer, precision), only=only)
@@ -82,8 +83,8 @@ def static_slips(shapes: list[tuple[int, ...]], optimizer: str, precision: str) 
     """{bucket: bytes too many}."""
     sizes = [prod(shape) for shape in shapes]
     n, tensors, half = sum(sizes), len(sizes), PRECISIONS[precision].weights == 2
-    no_vectors = {"no-norms": ("what has one dimension is missing, such as norms",
-                               -(2 if half else 4) * sum(prod(shape) for shape in shapes if len(shape) == 1))}  # fmt: skip
+    vectors = (2 if half else 4) * sum(prod(shape) for shape in shapes if len(shape) == 1)
+    no_vectors = {"no-norms": ("what has one dimension is missing, such as norms", -vectors)}
     if half:
         weights: Hints = {"float32-weights": ("these are float32 weights; in pure bf16 they have 2 bytes", 2 * n)}
         gradients: Hints = {"float32-gradients": (
@@ -93,8 +94,8 @@ def static_slips(shapes: list[tuple[int, ...]], optimizer: str, precision: str) 
                    "copy-of-weights": ("a 16-bit copy is booked; autocast's casts do not stay", 2 * n)}  # fmt: skip
         gradients = {"two-byte-gradients": ("2 bytes per gradient; it has its weight's dtype, float32", -2 * n)}
     own = {
-        "adamw": partial(_adamw_slips, n, half), "adamw8bit": partial(moment_slips, sizes),
-        "lion": partial(_lion_slips, n, half), "sgd_momentum": partial(_momentum_slips, n, half),
+        "adamw": partial(_adamw_slips, n, precision), "adamw8bit": partial(_eight_bit_slips, sizes),
+        "lion": partial(_lion_slips, n), "sgd_momentum": partial(_momentum_slips, n, precision),
     }[optimizer]()  # fmt: skip
     counts: Hints = {"step-counts": ("step counts are booked; only torch's AdamW keeps them in tensors", 4 * tensors)}
     if optimizer == "adamw":
@@ -105,27 +106,33 @@ def static_slips(shapes: list[tuple[int, ...]], optimizer: str, precision: str) 
             "optimizer": [own | (master if not half or optimizer == "adamw8bit" else {}), counts]}  # fmt: skip
 
 
-def _adamw_slips(n: int, half: bool) -> Hints:
+def _eight_bit_slips(sizes: list[int]) -> Hints:
+    together = moments([sum(sizes)]) - moments(sizes)
+    return {**moment_slips(sizes), "together": ("all tensors are taken as one; each is a tensor of its own", together)}
+
+
+def _adamw_slips(n: int, precision: str) -> Hints:
+    half = PRECISIONS[precision].weights == 2
     return {
-        "float32-moments": ("8 bytes per parameter; torch's AdamW keeps m and v in the weight's dtype", 4 * n * half),
-        "two-byte-moments": ("2 bytes per number in m and v; float32 weights have float32 moments, under autocast too",
-                             -4 * n * (not half)),
         "one-moment": ("one of the two moments is missing", -(2 if half else 4) * n),
+        "float32-moments": ("8 bytes per parameter; torch's AdamW keeps m and v in the weight's dtype", 4 * n * half),
+        "two-byte-moments": ("m and v have 2 bytes per number; under autocast weights are float32, and so are they",
+                             -4 * n * (precision == "bf16-autocast")),
     }  # fmt: skip
 
 
-def _lion_slips(n: int, half: bool) -> Hints:
+def _lion_slips(n: int) -> Hints:
     return {
         "weights-dtype": ("2 bytes per element: bitsandbytes' 32-bit state is float32, whatever the weight is", -2 * n),
         "two-moments": ("8 bytes per element: Lion keeps m alone", 4 * n),
     }
 
 
-def _momentum_slips(n: int, half: bool) -> Hints:
-    size = 2 if half else 4
+def _momentum_slips(n: int, precision: str) -> Hints:
+    half = PRECISIONS[precision].weights == 2
     return {
+        "two-moments": ("two means are booked; momentum is one", (2 if half else 4) * n),
         "float32-momentum": ("4 bytes per element; torch's SGD keeps its mean in the weight's dtype", 2 * n * half),
-        "two-byte-momentum": ("2 bytes per element; float32 weights have a float32 mean, under autocast too",
-                              -2 * n * (not half)),
-        "two-moments": ("two means are booked; momentum is one", size * n),
+        "two-byte-momentum": ("2 bytes per element; under autocast weights are float32, and so is the mean",
+                              -2 * n * (precision == "bf16-autocast")),
     }  # fmt: skip
