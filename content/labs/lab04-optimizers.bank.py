@@ -262,7 +262,7 @@ def dequantize(codes, absmax, values, block):
 #     `if max(sizes) >= 4096 else 0` => ``
 # wrong: no scales -> no-moment-scales
 #     `n + 4 * -(-n // 256)` => `n`
-# wrong: the last block lost -> too-few
+# wrong: the last block lost -> moment-scales-rounded-down
 #     `-(-n // 256)` => `(n // 256)`
 # wrong: one moment -> one-moment
 #     `2 * (n + 4` => `(n + 4`

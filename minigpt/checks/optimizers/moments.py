@@ -49,6 +49,9 @@ def moment_slips(sizes: list[int]) -> Hints:
         "one-byte-moment-scales": (
             "the moments' scales are booked in 8 bits; they are float32",
             -6 * sum(-(-size // 256) for size in large)),
+        "moment-scales-rounded-down": (
+            "the moments' scales are rounded down; a last block that is not full has one too",
+            8 * sum(size // 256 - -(-size // 256) for size in large)),
         "moment-scale-each-64": ("64 elements share a moment's scale; it is 256", moments(sizes, 64) - right),
         "moment-scale-each-2048": ("2,048 elements share a moment's scale; it is 256", moments(sizes, 2048) - right),
         "one-moment": ("one of the two moments is missing", -(right - 2048 * bool(large)) // 2),
