@@ -67,10 +67,10 @@ def edges(quantize: Callable) -> None:
 def restores(dequantize: Callable, state: State) -> None:
     """``dequantize(codes, absmax, values, block)`` -> (n,) float32, on the device of the codes."""
     values, block = MAPS[state.kind], state.block
-    codes, absmax = quantizing.rounded(state.tensor(), values, block)
-    inputs, what = (codes, absmax, values, block), f"{state.text}, restored"
+    inputs = *quantizing.rounded(state.tensor(), values, block), values, block
+    what = f"{state.text}, restored"
     asked = asked_first([partial(ask, dequantize, *inputs), partial(follows_device, dequantize, *inputs)])
-    got = vector(next(asked), len(codes), torch.float32, what)
+    got = vector(next(asked), len(inputs[0]), torch.float32, what)
     close(got, restored(*inputs), what, rtol=1e-6, atol=0, wrong=_restoring_mistakes(*inputs))
     next(asked)
 
