@@ -57,12 +57,17 @@ class Flops:
 
     @property
     def total(self) -> int:
-        return self.forward + self.again + self.backward
+        return self.without + self.again
+
+    @property
+    def without(self) -> int:
+        """The same step without checkpointing."""
+        return self.forward + self.backward
 
     @property
     def extra(self) -> float:
         """What checkpointing adds, as a share of the step without it."""
-        return self.again / (self.forward + self.backward)
+        return self.again / self.without
 
 
 def flops(model, plan: TrainingPlan) -> Flops:
