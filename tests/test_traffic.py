@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+from pathlib import Path
+
+import bitsandbytes
 import bitsandbytes.functional as bnb
 import pytest
 import torch
@@ -74,17 +79,11 @@ def test_a_fused_product_reads_what_is_stored(double):
     x = torch.randn(rows, n_in, dtype=torch.bfloat16)
     packed, state = bnb.quantize_4bit(torch.randn(n_out, n_in), quant_type="nf4", compress_statistics=double)
     with Moved("gemm_4bit") as moved, torch.no_grad():
-        bnb_matmul(x, packed, state)
+        bitsandbytes.matmul_4bit(x, packed, quant_state=state)
     assert len(moved.seen) == 1
     predicted = fused(rows, n_in, n_out, 2, double)
     assert predicted.nbytes == moved.nbytes - (1024 + 4) * double
     assert predicted.flops == product(rows, n_in, n_out).flops
-
-
-def bnb_matmul(x, packed, state):
-    import bitsandbytes
-
-    return bitsandbytes.matmul_4bit(x, packed, quant_state=state)
 
 
 @pytest.mark.parametrize("four_bits", [False, True])
@@ -166,6 +165,27 @@ def test_the_price_of_four_bits_falls_with_the_rows(card):
         extra = 2 * dequantizing(4096, 4096).nbytes / GPUS[card].bandwidth
         assert four - plain == pytest.approx(extra)
     assert ratios == sorted(ratios, reverse=True) and ratios[0] > 2 and 1 < ratios[-1] < 1.1
+
+
+def test_bitsandbytes_fuses_the_forward_of_few_rows_alone():
+    """Its own rule for CUDA, taken out of its source, which does not import here: for LLaMA-7B's matrices."""
+    path = Path(bitsandbytes.__file__).parent / "backends" / "cuda" / "ops.py"
+    wanted = {"_gemm_4bit_use_custom_cuda", "_GEMM_4BIT_CUSTOM_FLOOR_M"}
+    parts = [node for node in ast.parse(path.read_text()).body if wanted & _named(node)]
+    assert len(parts) == 2
+    for name, processors in (("T4", 40), ("RTX 3090", 82), ("RTX 4090", 128), ("A100 80GB", 108), ("H100 80GB", 132)):
+        found = {"functools": functools, "torch": torch}
+        found["_gpu_dispatch_props"] = lambda index, gpu=GPUS[name], n=processors: (n, *gpu.capability)
+        exec(compile(ast.Module(parts, []), str(path), "exec"), found)
+        rule = found["_gemm_4bit_use_custom_cuda"]
+        for n_in, n_out in set(matrices("llama-7b")[:-1]):
+            assert rule(0, torch.float16, 1, n_out, n_in) and rule(0, torch.float16, 4, n_out, n_in)
+            assert not rule(0, torch.float16, 513, n_out, n_in)
+
+
+def _named(node):
+    targets = node.targets if isinstance(node, ast.Assign) else [node]
+    return {getattr(target, "name", None) or getattr(target, "id", None) for target in targets}
 
 
 def test_what_is_refused():

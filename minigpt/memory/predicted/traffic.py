@@ -18,9 +18,11 @@ Then time is the longer of two (the roofline: Williams, Waterman and Patterson 2
 A product of one row does about one FLOP per byte of a 16-bit weight: bandwidth decides, and fewer bytes are faster.
 With many rows FLOPs decide, four bits save no time, and dequantizing comes on top: the same bytes for any batch.
 
-bitsandbytes 0.50 (``MatMul4Bit``) dequantizes for the forward, but for a fused kernel on CUDA when rows are few, and
-again for backward; checkpointing repeats the forward. Left out: caches, kernels that overlap, the time to launch one,
-and that neither speed is ever reached; adapters and attention.
+bitsandbytes 0.50 (``MatMul4Bit``) dequantizes for the forward, and again for backward; checkpointing repeats the
+forward. On CUDA the forward of few rows has a fused kernel: of 4 always, in a large weight of 512 at most.
+
+Left out: caches, kernels that overlap, the time to launch one, and that neither speed is ever reached; adapters and
+attention.
 """
 
 from __future__ import annotations
