@@ -20,6 +20,7 @@ from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.gpus import GPUS, find_gpu
 from minigpt.memory.plan import TrainingPlan, beyond_context
+from minigpt.memory.policies import computes_in
 from minigpt.memory.search import Change, Search
 from minigpt.memory.units import MIB, readable
 
@@ -32,7 +33,7 @@ class Verdict:
     """Whether a step fits a card. Bytes; ``needs`` is the predicted peak, ``room`` what tensors may take of the card.
 
     ``longest_sequence`` and ``largest_batch``: each with the rest of the plan as it is; None: not even one.
-    ``changes``: the cheapest that make it fit, none if it does. ``not_priced``: changes that predict refuses as yet.
+    ``changes``: the cheapest that make it fit, none if it does. ``not_priced``: changes that predict refuses.
     ``searched``: whether these were looked for: not for a measured step.
     """
 
@@ -85,7 +86,7 @@ class Verdict:
         if self.searched and not self.fits:
             lines.append("what makes it fit, the cheapest first:" if self.changes else "no change makes it fit")
         lines += [f"  {change}" for change in self.changes]
-        lines += [f"  not priced yet: {name}" for name in self.not_priced]
+        lines += [f"  not priced: {name}" for name in self.not_priced]
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
@@ -115,7 +116,7 @@ def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | Non
     least, room, most = (int((gpu.vram - CONTEXT) / (1 + share)) for share in RESERVED)
     does = needs <= room
     warnings = [beyond_context(architecture, plan)] if architecture else []
-    if (half := _sixteen_bit(plan)) and half not in gpu.formats:
+    if (half := computes_in(plan)) not in ("float32", *gpu.formats):
         warnings.append(f"{plan.card} has no {half}: it is emulated, slowly; precision fp16 is native")
         if plan.attention == "sdpa":  # torch's sdp_utils.cpp: no fused kernel takes bfloat16 below capability 8.0
             warnings.append(f"no fused attention there takes {half}: scores, as with attention='eager', come on top")
@@ -123,9 +124,3 @@ def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | Non
         plan.card, does, needs <= most if does else needs > least, needs, room, "bfloat16" in gpu.formats,
         warnings=tuple(filter(None, warnings)), step=step,
     )  # fmt: skip
-
-
-def _sixteen_bit(plan: TrainingPlan) -> str | None:
-    """The 16-bit format that the plan computes in, or None."""
-    half = plan.regime.weights == 2 or plan.autocast or plan.method == "qlora"
-    return plan.regime.autocast or (plan.regime.half if half else None)
