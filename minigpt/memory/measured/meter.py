@@ -33,6 +33,7 @@ from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_referenc
 from minigpt.memory.measured.kept import kept_by_checkpoints
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
+DEVICE = torch.ops.prim.device.default  # autograd asks a fake tensor for its device, more often than it computes
 
 
 class Optimizer(Protocol):
@@ -137,6 +138,8 @@ class MemoryMeter(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is DEVICE and (device := getattr(args[0], "fake_device", None)) is not None:
+            return device  # here, and not after a way through two modes
         self._operation = func
         out = func(*args, **(kwargs or {}))
         if (func is ADD and sums_in_place(args, holders(args[0]), self._last_reference)) or (
