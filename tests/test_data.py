@@ -93,7 +93,7 @@ def test_pairs_come_from_documented_functions():
     assert first_sentence("Use e.g. this one.\nThen that.") == "Use e.g. this one."
 
 
-NESTED = '''
+NESTED = """
 if here:
     for i in all(lambda x: x, range(3)):
         def a(): pass
@@ -112,7 +112,7 @@ finally:
         case _:
             while True:
                 def k(): pass
-'''
+"""
 
 
 @pytest.mark.parametrize("source", [SOURCE, NESTED, inspect.getsource(json.decoder), inspect.getsource(inspect)])
