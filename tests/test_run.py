@@ -242,6 +242,16 @@ def test_what_is_timed_runs_alone(tmp_path):
     assert names == ["01-alone", "02-a", "03-b"]
 
 
+def test_a_kernel_does_what_is_to_be_done_at_its_end_and_takes_nothing_apart(tmp_path):
+    note = "import sys\nclass Note:\n    def __del__(self, open=open): open('apart', 'w').close()\nsys.kept = Note()"
+    end = "import atexit, tempfile\natexit.register(lambda: open('ends', 'a').write('1'))"
+    end += "\nfolder = tempfile.TemporaryDirectory(dir='.', prefix='scratch')"
+    write(tmp_path / "lessons" / "01-ends.ipynb", note, end)
+    assert command(tmp_path).returncode == 0
+    folder = tmp_path / "build" / "run" / "work" / "01-ends"
+    assert [path.name for path in folder.iterdir()] == ["ends"] and (folder / "ends").read_text() == "1"
+
+
 def test_a_notebook_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "GRACE", 0)
     monkeypatch.setattr(supervise, "PATIENCE", 4)

@@ -23,6 +23,10 @@ from pathlib import Path
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
 
+from tools import ROOT
+
+LEAVE = f"__import__('runpy').run_path({str(ROOT / 'tools' / 'leave.py')!r}, run_name='leave')"
+
 
 class WatchedKernel(AsyncKernelManager):
     """A kernel manager that remembers how its kernel ended: an exit code, or minus a signal."""
@@ -179,7 +183,7 @@ def execute(job: dict, report) -> list[str]:
             kernel_manager_class=WatchedKernel,
             allow_errors=job["go_on"],
             # Its warnings are about itself (no encryption on this machine's own ports).
-            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL", f"--IPKernelApp.exec_lines={LEAVE}"],
         )
     except PapermillExecutionError as error:
         if job["go_on"]:
