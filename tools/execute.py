@@ -158,8 +158,6 @@ def execute(job: dict, report) -> list[str]:
 
     With ``go_on`` an error stops nothing: each exercise of a student's lab is looked at.
     """
-    # jsonschema would spend one or two seconds on compiling a grammar for web addresses, which no notebook needs
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # Python allows it: not to be found
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
