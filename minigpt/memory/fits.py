@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.gpus import GPUS, find_gpu
-from minigpt.memory.plan import TrainingPlan, beyond_context
+from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.policies import computes_in
+from minigpt.memory.room import beyond_context
 from minigpt.memory.search import Change, Search
 from minigpt.memory.units import MIB, readable
 

@@ -14,9 +14,10 @@ from typing import Any
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import MOST_PASSES, TrainingPlan, has_learned_positions
+from minigpt.memory.plan import MOST_PASSES, TrainingPlan
 from minigpt.memory.policies import Policies, words
 from minigpt.memory.predicted.flops import Flops, priced
+from minigpt.memory.room import has_learned_positions
 from minigpt.memory.units import readable
 
 MOST_SEQUENCES = 2**20  # where the search for a batch ends
