@@ -31,7 +31,7 @@
 #     `U[:, :rank]` => `U[:, :rank] * S[:rank]`
 # wrong: float32 for a bfloat16 gradient -> wrong-dtype, keeps 3
 #     `P.to(G.dtype).clone()` => `P.clone()`
-# wrong: an SVD in bfloat16 -> raises-runtimeerror, keeps 3
+# wrong: an SVD in bfloat16 -> raises-notimplementederror, keeps 3
 #     `G.float()` => `G`
 # wrong: the side by P's shape -> raises-runtimeerror, keeps 3
 #     `G @ P.T if G.shape[0] >= G.shape[1]` => `G @ P.T if P.shape[0] <= P.shape[1]`
@@ -89,37 +89,46 @@ def project(G, P):
 
 
 # %% galore-step
-# wrong: no scale -> no-scale, keeps 1
+# wrong: no scale -> no-scale
 #     `lr * scale *` => `lr *`
-# wrong: no correction -> no-bias-correction, keeps 1
+# wrong: no correction -> no-bias-correction
 #     ` * math.sqrt(1 - b2**t) / (1 - b1**t)` => ``
-# wrong: torch's eps -> eps-after, keeps 1
+# wrong: torch's eps -> eps-after
 #     `v.sqrt() + eps` => `v.sqrt() + eps * math.sqrt(1 - b2**t)`
-# wrong: eps in the root -> eps-in-root, keeps 1
+# wrong: eps in the root -> eps-in-root
 #     `v.sqrt() + eps` => `(v + eps).sqrt()`
-# wrong: only m -> only-m, keeps 1
+# wrong: only m -> no-moments
 #     ` * math.sqrt(1 - b2**t)` => ``
 #     ` / (v.sqrt() + eps)` => ``
-# wrong: the projected gradient goes back -> no-moments, keeps 1
+# wrong: the projected gradient goes back -> no-moments
 #     ` * math.sqrt(1 - b2**t) / (1 - b1**t)` => ``
 #     `D = m / (v.sqrt() + eps)` => `D = R`
-# wrong: the root of the correction forgotten -> square-correction, keeps 1
+# wrong: the root of the correction forgotten -> square-correction
 #     `math.sqrt(1 - b2**t)` => `(1 - b2**t)`
-# wrong: up the hill -> sign, keeps 1
+# wrong: up the hill -> sign
 #     `W -= lr` => `W += lr`
-# wrong: betas interchanged -> betas-swapped, keeps 1
+# wrong: betas interchanged -> betas-swapped
 #     `(b1, b2)` => `(b2, b1)`
 # wrong: the moments begin again -> moments-reset, keeps 3
 #     `if done == 0:` => `if done % gap == 0:`
 # wrong: everything begins again -> step-reset, keeps 3
 #     `done, (b1, b2) = state.get("step", 0), betas` => `(b1, b2), done = betas, state.get("step", 0) % gap`
 # wrong: the moments are turned -> moments-rotated, keeps 3
-#     `    state["P"] = find_projection(G, rank)` => `    P, state["P"] = state.get("P"), find_projection(G, rank); T = None if P is None else project(P, state["P"]) if W.shape[0] >= W.shape[1] else state["P"].T @ P; state |= {} if P is None else {"m": state["m"] @ T if W.shape[0] >= W.shape[1] else T @ state["m"]}`
+step = galore_step
+
+
+def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6):
+    if state and state["step"] % gap == 0:
+        P, new = state["P"], find_projection(G, rank)
+        state["m"] = state["m"] @ (P @ new.T) if W.shape[0] >= W.shape[1] else (new.T @ P) @ state["m"]
+    step(W, G, state, lr, rank, gap, scale, betas, eps)
+
+
 # wrong: a new P in every step -> renewed-early, keeps 3
 #     `done % gap == 0` => `True`
 # wrong: one P for ever -> not-renewed, keeps 3
 #     `done % gap == 0` => `done == 0`
-# wrong: a step too late -> not-renewed, keeps 3
+# wrong: a step too late -> renewed-early, keeps 3
 #     `done % gap == 0` => `done % gap == 1 or not done`
 # wrong: moments of W's size -> full-moments
 #     `torch.zeros_like(R), torch.zeros_like(R)` => `torch.zeros_like(W), torch.zeros_like(W)`
@@ -134,7 +143,7 @@ def project(G, P):
 # wrong: other names -> missing
 #     every `"m"` => `"exp_avg"`
 #     every `"v"` => `"exp_avg_sq"`
-# wrong: no mean, but a sum -> differs, keeps 1
+# wrong: no mean, but a sum -> differs
 #     `(1 - b1) * R` => `R`
 # wrong: asks the course -> asks-course
 def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6):
@@ -208,7 +217,7 @@ def galore_bytes(matrices, others, rank, itemsize):
     from minigpt.memory import TrainingPlan, predict_static
     from minigpt.model import GPTConfig
 
-    return predict_static(GPTConfig(n_embd=48), TrainingPlan(optimizer="galore", rank=rank)).optimizer
+    return predict_static(GPTConfig.preset("nano"), TrainingPlan(optimizer="galore", rank=rank)).optimizer
 
 
 # wrong: asks the check -> asks-course
@@ -253,7 +262,7 @@ def galore_bytes(matrices, others, rank, itemsize):
 #     `+ copy)` => `+ copy) + itemsize * m * n`
 # wrong: only V^T -> only-vt
 #     `m * k + k + k * n` => `k + k * n`
-# wrong: the longer side for k -> differs
+# wrong: the longer side for k -> long-k
 #     `min(m, n)` => `max(m, n)`
 # wrong: asks the check -> asks-course
 def svd_bytes(m, n, itemsize):
@@ -277,7 +286,7 @@ def svd_bytes(m, n, itemsize):
 # %% largest-rank
 # wrong: rounds up -> one-too-many
 #     `left // galore_bytes(matrices, 0, 1, itemsize)` => `-(-left // galore_bytes(matrices, 0, 1, itemsize))`
-# wrong: never as large as the budget -> one-too-few, keeps 1
+# wrong: never as large as the budget -> one-too-few
 #     `left // galore_bytes` => `(left - 1) // galore_bytes`
 # wrong: the gradients forgotten -> gradients-forgotten
 #     `2 * parameters` => `parameters`
@@ -312,7 +321,7 @@ def largest_rank(matrices, others, itemsize, budget):
     from minigpt.model import GPTConfig
 
     plans = [TrainingPlan(optimizer="galore", rank=r) for r in range(1, 49)]
-    return sum(predict(GPTConfig(), plan).ledger.persistent <= budget for plan in plans)
+    return sum(predict(GPTConfig.preset("nano"), plan).ledger.persistent <= budget for plan in plans)
 
 
 # right: a loop

@@ -138,7 +138,7 @@ def _per_rank(matrices: Matrices) -> int:
 
 
 def state_slips(matrices: Matrices, others: int, rank: int, itemsize: int) -> list[Hints]:
-    """Bytes too many in the state."""
+    """Bytes too many in the state: of the matrices, where many slips are the sum of two, and of the others."""
     short, long = (sum(side(shape) for shape in matrices) for side in (min, max))
     rows, columns = map(sum, zip(*matrices))
     squares, area, b = sum(min(shape) ** 2 for shape in matrices), _area(matrices), itemsize
@@ -149,7 +149,6 @@ def state_slips(matrices: Matrices, others: int, rank: int, itemsize: int) -> li
         "whole-factor": ("the whole factor of the SVD is booked; of P the first r directions are kept",
                          b * (squares - rank * short)),
         "both-factors": ("a P for each side is booked; a matrix has one, from its shorter side", b * rank * long),
-    }, {
         "one-moment": ("one of the two moments of the projected gradients is missing", -b * rank * long),
         "no-moments": ("the moments of the projected gradients are missing", -2 * b * rank * long),
         "short-moments": ("the moments are booked with the shorter side; that becomes r, and the longer one stays",
@@ -189,11 +188,15 @@ def svd_slips(m: int, n: int, itemsize: int) -> list[Hints]:
         "copy": ("the gradient, or a copy of it, is counted; a float32 gradient needs no copy, and it is not asked for",
                  4 * m * n),
     }  # fmt: skip
-    return [copy, {
+    long = max(m, n)
+    missing = {"only-u": ("V^T is missing: k x n", -4 * k * n), "only-vt": ("U is missing: m x k", -4 * m * k)}
+    if itemsize == 2:  # the larger factor has G's size, as the copy that one forgets
+        del missing["only-u" if m <= n else "only-vt"]
+    return [copy, missing | {
         "full-matrices": ("square factors are booked, m x m and n x n; with full_matrices=False they have k columns, "
                           "and k rows", 4 * (m * m + n * n - factors)),
+        "long-k": ("k is taken for the longer side; it is the shorter one", 4 * (long - k) * (m + n + 1)),
         "two-byte-factors": ("the factors are booked in 2 bytes; the SVD is made in float32", -2 * factors),
-        "only-u": ("V^T is missing: k x n", -4 * k * n), "only-vt": ("U is missing: m x k", -4 * m * k),
     }, {
         "no-singular-values": ("the singular values are missing, k of them", -4 * k),
         "two-byte-singular-values": ("the singular values are booked in 2 bytes; they are float32", -2 * k),

@@ -27,7 +27,6 @@ from minigpt.optim import GaLoreAdamW
 knows(__name__, "minigpt.optim.galore", "minigpt.optim.adam", GaLoreAdamW._update)
 HINTS = {  # part of what an answer's error says: what it means here
     "not implemented for 'BFloat16'": "There is no SVD in 16 bits: take that of G.float()",
-    "Low precision dtypes": "There is no SVD in 16 bits: take that of G.float()",
 }
 
 

@@ -162,10 +162,9 @@ MISTAKES: Hints = {  # a sentence, and what is done otherwise in ``updates``
                   "after it", dict(eps="after")),
     "eps-in-root": ("eps stands in the root; it is sqrt(v) + eps", dict(eps="inside")),
     "no-eps": ("eps is missing", dict(eps="none")),
-    "no-moments": ("the projected gradient itself goes back; Adam's direction, m / (sqrt(v) + eps), is asked for",
+    "no-moments": ("R or m goes back as it is; Adam's direction, m / (sqrt(v) + eps), is asked for",
                    dict(direction="gradient")),
     "no-root": ("m is divided by v and not by its root", dict(direction="no root")),
-    "only-m": ("m goes back and is not divided by the root of v", dict(direction="m")),
     "betas-swapped": ("the two betas are interchanged", dict(swapped=True)),
     "moments-reset": ("m and v begin again at zeros with the new P; they stay", dict(renewal="zeros")),
     "step-reset": ("m, v and the step count begin again with the new P; they stay", dict(renewal="all")),
@@ -197,11 +196,7 @@ def updates(
         ]
         small = {"": run.eps, "after": run.eps * second, "inside": 0.0, "none": 0.0}[eps]
         root = (v + run.eps).sqrt() if eps == "inside" else v.sqrt() + small
-        D = {"": m / root, "gradient": R, "no root": m / (v + run.eps), "m": m}[direction]
-        D = D * (
-            {"": factor, "no root": factor, "m": first, "gradient": 1.0}[direction]
-            * run.lr
-            * (run.scale if scale else 1.0)
-        )
+        D = {"": factor * m / root, "gradient": R, "no root": factor * m / (v + run.eps)}[direction]
+        D = D * run.lr * (run.scale if scale else 1.0)
         taken.append(D @ P if tall else P @ D)
     return taken
