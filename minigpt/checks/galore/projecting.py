@@ -77,9 +77,9 @@ def there_and_back(project: Callable, project_back: Callable, gradient: Gradient
     P = first(G, gradient.rank).to(G.dtype)
     R = torch.randn(_low(gradient), generator=torch.Generator().manual_seed(gradient.seed)).to(G.dtype)
     low, back = asked_first([partial(ask, project, G, P), partial(ask, project_back, R, P)])
-    near = dict(rtol=1e-4, atol=1e-5)
-    close(low, G @ P.T if gradient.tall else P.T @ G, f"{gradient.text}: R", dtype=G.dtype, **near)
-    close(back, R @ P if gradient.tall else P @ R, f"{gradient.text}: R, projected back", dtype=G.dtype, **near)
+    low_truth, back_truth = (G @ P.T, R @ P) if gradient.tall else (P.T @ G, P @ R)
+    close(low, low_truth, f"{gradient.text}: R", dtype=G.dtype, rtol=1e-4, atol=1e-5)
+    close(back, back_truth, f"{gradient.text}: R, projected back", dtype=G.dtype, rtol=1e-4, atol=1e-5)
 
 
 def ask(function: Callable, *args, **options):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same, values
@@ -66,22 +67,22 @@ def renews(step: Callable, run: Run) -> None:
 def holds(step: Callable, run: Run) -> None:
     _, _, state = _taken(step, run)
     short, long = sorted(run.shape)
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    kept = sum(
-        {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in tensors.values()}.values()
-    )
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (leaf.untyped_storage() for leaf in tensors)}
+    kept = sum(storages.values())
     needed = 4 * (short * run.rank + 2 * long * run.rank)
     if kept != needed:
-        which = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
+        which = ", ".join(str(tuple(leaf.shape)) for leaf in tensors)
         raise Wrong(
             "more-state" if kept > needed else "less-state",
-            f"{run.text}: state keeps {kept:,} bytes alive, and P, m and v have {needed:,}; its tensors: {which}",
+            f"{run.text}: state keeps {kept:,} bytes alive, P, m and v have {needed:,}; its tensors: {which}",
         )
 
 
 def _taken(step: Callable, run: Run) -> tuple[list[Tensor], list[Tensor], dict]:
     """W and P after each step, and the state after the last."""
-    W, state, weights, projections = run.weight(), {}, [run.weight()], []
+    W, weights, projections = run.weight(), [run.weight()], []
+    state: dict = {}
     for i, G in enumerate(run.gradients()):
         before, what = G.clone(), f"{run.text}, step {i + 1}"
         options = dict(lr=run.lr, rank=run.rank, gap=run.gap, scale=run.scale, betas=run.betas, eps=run.eps)
