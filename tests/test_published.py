@@ -62,13 +62,16 @@ def test_peft_on_a_t4_is_within_two_percent():
 
 @pytest.mark.parametrize("attention, scores", [("eager", 512 * 2**20), ("sdpa", 0)])
 def test_what_a_card_adds(attention, scores):
-    """cuBLAS's two workspaces; and CUDA's softmax makes gradient times output: one more score matrix at the peak."""
+    """cuBLAS's two workspaces; and CUDA's softmax makes gradient times output: one more score matrix at the peak.
+
+    AdamW's step counts stay on the CPU: 4 bytes for both factors of 4 adapters in each of 24 blocks.
+    """
     plan = dict(
         method="qlora", precision="fp16", seq_len=2048, rank=32, targets="q,k,v,o", double_quantization=False,
         attention=attention, checkpointing="full", holds="outputs",
     )  # fmt: skip
     peaks = [predict("smollm2-1.7b", TrainingPlan(card=card, **plan)).peak.total for card in (None, "T4")]
-    assert peaks[1] - peaks[0] == 2 * GPUS["T4"].workspace + scores
+    assert peaks[1] - peaks[0] == 2 * GPUS["T4"].workspace + scores - 4 * 2 * 4 * 24
 
 
 def test_a_layer_norm_on_cuda_keeps_float32_statistics():

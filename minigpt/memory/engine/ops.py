@@ -18,7 +18,9 @@ from minigpt.memory.engine.pointwise import (
     clamp,
     divide,
     dropout,
+    exp,
     gelu,
+    log,
     mask_fill,
     multiply,
     power,
@@ -30,21 +32,28 @@ from minigpt.memory.engine.pointwise import (
     silu,
     subtract,
     tanh,
+    where,
 )
 from minigpt.memory.engine.products import addmm, baddbmm, bmm, conv1d, linear, matmul, matmul_then_add, mm
 from minigpt.memory.engine.rows import (
+    PAIR,
     cross_entropy,
     embedding,
+    gather_of_last,
     largest_of_last,
     layer_norm,
+    mean_of_all,
     mean_of_last,
+    rows_by_index,
     softmax,
     softmax_in_float32,
+    sum_of_last,
 )
 
 __all__ = [
-    "FLOATING", "add", "addmm", "baddbmm", "bmm", "cast", "cat", "clamp", "conv1d", "cross_entropy", "divide",
-    "dropout", "embedding", "gelu", "largest_of_last", "layer_norm", "like", "linear", "lowered", "lowered_unrecorded",
-    "mask_fill", "matmul", "matmul_then_add", "mean_of_last", "mm", "multiply", "power", "promote", "raised", "relu",
-    "rsqrt", "scale", "shift", "sigmoid", "silu", "softmax", "softmax_in_float32", "subtract", "tanh",
+    "FLOATING", "PAIR", "add", "addmm", "baddbmm", "bmm", "cast", "cat", "clamp", "conv1d", "cross_entropy", "divide",
+    "dropout", "embedding", "exp", "gather_of_last", "gelu", "largest_of_last", "layer_norm", "like", "linear", "log",
+    "lowered", "lowered_unrecorded", "mask_fill", "matmul", "matmul_then_add", "mean_of_all", "mean_of_last", "mm",
+    "multiply", "power", "promote", "raised", "relu", "rows_by_index", "rsqrt", "scale", "shift", "sigmoid", "silu",
+    "softmax", "softmax_in_float32", "subtract", "sum_of_last", "tanh", "where",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Operations on each element by itself.
 
     scale, shift, add           save nothing
-    gelu, silu, power           save their input; the layer after saves their output
-    tanh, relu, sigmoid         save their output
+    gelu, silu, power, log      save their input; the layer after saves their output
+    tanh, relu, sigmoid, exp    save their output
     multiply                    saves each factor, if the other takes a gradient
     dropout                     saves a mask as large as its input: in the input's dtype on a CPU, one byte on CUDA
 
@@ -72,6 +72,33 @@ def power(x: Value) -> Value:
 def rsqrt(x: Value) -> Value:
     (x,) = raised(x)
     return unary("rsqrt", x, saves_output=True, scratch=2)
+
+
+def exp(x: Value) -> Value:
+    (x,) = raised(x)
+    return unary("exp", x, saves_output=True)
+
+
+def log(x: Value) -> Value:
+    (x,) = raised(x)
+    return unary("log", x, saves_input=True)
+
+
+def where(mask: Value, x: Value) -> Value:
+    """torch.where(mask, x, number): the number is made a tensor, forward and backward."""
+    tape = x.storage.tape
+    shape, strides = layout.elementwise((mask.layout, x.layout))
+    place = mask.layout
+
+    def backward(g):
+        number = tape.new((), g.dtype)  # noqa: F841  lives until this returns
+        return [elementwise(tape, g.dtype, place, g.layout)]
+
+    tape.doing = "where"
+    number = tape.new((), x.dtype)
+    out = tape.record("where", (x,), (shape, x.dtype, strides), [mask.storage], backward)
+    del number
+    return out
 
 
 def mask_fill(x: Value, mask: Value) -> Value:
@@ -154,15 +181,27 @@ def multiply(a: Value, b: Value, in_place: bool = False) -> Value:
 
 
 def divide(a: Value, b: Value) -> Value:
-    """a / b for a constant b, which is saved."""
+    """a / b. Saves b, and a if b takes a gradient, which is -g * ((a / b) / b)."""
     tape = a.storage.tape
     shape, strides = layout.elementwise((a.layout, b.layout))
-    place = b.layout
+    left, right = a.layout, b.layout
+    dtype = promote(a.dtype, b.dtype)
+    wanted = a.source is not None, b.source is not None
+    saves = [b.storage, a.storage] if wanted[1] else [b.storage]
 
     def backward(g):
-        return [elementwise(tape, g.dtype, g.layout, place), None]
+        made: list[Value | None] = [None, None]
+        if wanted[1]:
+            quotient = elementwise(tape, dtype, left, right)
+            negative = like(g)
+            again = elementwise(tape, dtype, quotient.layout, right)
+            made[1] = elementwise(tape, g.dtype, negative.layout, again.layout)
+            del again, negative, quotient
+        if wanted[0]:
+            made[0] = elementwise(tape, g.dtype, g.layout, right)
+        return made
 
-    return tape.record("divide", (a, b), (shape, promote(a.dtype, b.dtype), strides), [b.storage], backward)
+    return tape.record("divide", (a, b), (shape, dtype, strides), saves, backward)
 
 
 def cat(values: list[Value], dimension: int = -1) -> Value:

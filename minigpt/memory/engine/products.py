@@ -19,6 +19,8 @@ def mm(a: Value, b: Value) -> Value:
     tape = a.storage.tape
     shape = a.shape[0], b.shape[1]
     out = tape.record("linear", (a, b), (shape, a.dtype, None), saves_of(a, b), _mm_backward(tape, a, b))
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b)
     tape.multiplied(*a.shape, shape[1])
     return out
 
@@ -34,6 +36,7 @@ def _mm_backward(tape: Tape, a: Value, b: Value):
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
+                tape.kernels.product(tape, g)
         return made
 
     return backward
@@ -56,9 +59,12 @@ def addmm(bias: Value, a: Value, b: Value) -> Value:
                 tape.work.gradients(*shapes[0], shapes[1][1])
                 n, m = shapes[i]
                 made[i] = views.transposed(tape.new((m, n), dtype), 0, 1) if columns[i] else tape.new((n, m), dtype)
+                tape.kernels.product(tape, g)
         return [g, *made]
 
     out = tape.record("linear", (bias, a, b), ((a.shape[0], b.shape[1]), dtype, None), saves_of(a, b), backward)
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b, biased=True)
     tape.multiplied(*a.shape, b.shape[1])
     return out
 
@@ -72,7 +78,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
         flat = views.view(x, -1, n_in)  # before the weight is turned, whose gradient is therefore turned back first
         return views.view(addmm(bias, flat, views.transpose(weight, 0, 1)), *rows, n_out)
     turned = views.transpose(weight, 0, 1)
-    if turned.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
+    if weight.source is None and layout.view(x.shape, x.strides, (prod(rows), n_in)) is False:
         # A frozen weight is repeated for each sequence rather than the input copied.
         out = views.unsafe_view(_bmm(x, views.expand(views.unsqueeze(turned, 0), rows[0], n_in, n_out)), *rows, n_out)
     else:
@@ -143,8 +149,12 @@ def _bmm(a: Value, b: Value) -> Value:
 
     def backward(g):  # the second factor's gradient is made first
         _batched_gradients(tape, wanted, shapes)
-        made = [tape.new(shape, g.dtype) if want else None for want, shape in zip(wanted[::-1], shapes[::-1])]
-        return made[::-1]
+        made: list[Value | None] = [None, None]
+        for i in (1, 0):
+            if wanted[i]:
+                made[i] = tape.new(shapes[i], g.dtype)
+                tape.kernels.product(tape, g)
+        return made
 
     return _batched(tape, a, b, backward)
 
@@ -152,6 +162,8 @@ def _bmm(a: Value, b: Value) -> Value:
 def _batched(tape: Tape, a: Value, b: Value, backward) -> Value:
     out = (a.shape[0], a.shape[1], b.shape[2]), a.dtype, None
     made = tape.record("matmul", (a, b), out, saves_of(a, b), backward)
+    if not tape.remembers:
+        tape.kernels.product(tape, a, b)
     tape.multiplied(a.shape[0] * a.shape[1], a.shape[2], b.shape[2])
     return made
 

@@ -10,9 +10,14 @@ A loss in chunks, and others, are in ``families.losses``.
 
 from __future__ import annotations
 
+from typing import Any
+
+from minigpt.memory.engine import views
 from minigpt.memory.engine.casting import cast, elementwise, out_of, raised, raises
 from minigpt.memory.engine.pointwise import unary
 from minigpt.memory.engine.tape import Value
+
+PAIR = 16  # bytes: a value and where it was, as CUDA looks for a maximum
 
 
 def softmax(x: Value) -> Value:
@@ -40,7 +45,32 @@ def mean_of_last(x: Value) -> Value:
     """The mean over the last dimension, which stays, with one element."""
     tape, old = x.storage.tape, x.shape
     out = (*old[:-1], 1), x.dtype, None
-    return tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    made = tape.record("mean", (x,), out, (), lambda g: [tape.new(old, g.dtype)])
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)))
+    return made
+
+
+def sum_of_last(x: Value) -> Value:
+    """x.sum(-1, keepdim=True), in float32 under CUDA's autocast. Its gradient is seen many times, and not copied."""
+    tape, old = x.storage.tape, x.shape
+    dtype = "float32" if raises(x) else x.dtype
+    out = tape.record("sum", (x,), ((*old[:-1], 1), dtype, None), (), lambda g: [views.expanded(g, old)])
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)))
+    return out
+
+
+def mean_of_all(x: Value) -> Value:
+    tape, old = x.storage.tape, x.shape
+    out = tape.record("mean", (x,), ((), x.dtype, None), (), lambda g: [tape.new(old, g.dtype)])
+    tape.kernels.reduction(x, ())
+    return out
+
+
+def gather_of_last(x: Value, places: Value) -> Value:
+    """One of each row, (..., 1). Saves x itself; the gradient is written into zeros."""
+    tape, old, dtype = x.storage.tape, x.shape, x.dtype
+    out = (*old[:-1], 1), dtype, None
+    return tape.record("gather", (x,), out, [x.storage, places.storage], lambda g: [tape.new(old, dtype)])
 
 
 def largest_of_last(x: Value) -> Value:
@@ -48,6 +78,7 @@ def largest_of_last(x: Value) -> Value:
     tape, old, dtype = x.storage.tape, x.shape, x.dtype
     shape = (*old[:-1], 1)
     values, places = tape.new(shape, dtype), tape.new(shape, "int64")
+    tape.kernels.reduction(x, tuple(range(len(old) - 1)), PAIR)
     return tape.record("max", (x,), values, [places.storage], lambda g: [tape.new(old, dtype)])
 
 
@@ -60,6 +91,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     bias, weight, x = raised(bias, weight, x)
     tape.doing = "layer_norm"
     rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
+    first = tape.new(x.shape, x.dtype) if tape.cuda else None
     statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
     inputs = [value for value in (x, weight, bias) if value is not None]
     made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
@@ -67,7 +99,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     def backward(g):
         return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
 
-    out = tape.new(x.shape, x.dtype)
+    out = first or tape.new(x.shape, x.dtype)
     saves = [x.storage, *statistics]
     if any(wanted for _, _, wanted in made):
         return tape.record("layer_norm", inputs, out, saves, backward)
@@ -75,20 +107,35 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
 
 
 def cross_entropy(logits: Value, targets: Value) -> Value:
-    """Log-softmax, which saves its output, then the negative log-likelihood, which saves the targets.
+    """Log-softmax, which saves its output, then the negative log-likelihood, which saves its input and the targets.
 
-    Autocast, a CPU's too, computes both in float32.
+    A CPU's autocast computes both in float32. CUDA's leaves the log-softmax as the logits are, since cross_entropy_loss
+    asks for their precision by name, and casts its result.
     """
     tape = logits.storage.tape
-    taken = logits if tape.autocast is None else cast(logits, "float32")
-    log_probabilities = unary("log_softmax", taken, saves_output=True)
+    taken = logits if tape.autocast is None or tape.cuda else cast(logits, "float32")
+    made = unary("log_softmax", taken, saves_output=True)  # bound to the end
+    log_probabilities = made if tape.autocast is None else cast(made, "float32")
     tape.doing = "nll_loss"
-    total_weight = tape.new((), taken.dtype)
+    dtype = log_probabilities.dtype
+    out: Any = tape.new((), dtype) if tape.cuda else ((), dtype, None)  # CUDA's is the first of two, a CPU's the last
+    total_weight = tape.new((), dtype)
     shape = logits.shape
-    saves = [targets.storage, total_weight.storage]
-    return tape.record(
-        "nll_loss", (log_probabilities,), ((), taken.dtype, None), saves, lambda g: [tape.new(shape, g.dtype)]
-    )
+    saves = [log_probabilities.storage, targets.storage, total_weight.storage]
+    return tape.record("nll_loss", (log_probabilities,), out, saves, lambda g: [tape.new(shape, g.dtype)])
+
+
+def rows_by_index(indices: Value, table: Value) -> Value:
+    """``table[indices, :]``: as ``embedding``, but the gradient is put into zeros row by row, which CUDA sorts for."""
+    tape, shape = table.storage.tape, table.shape
+    out, picks = ((*indices.shape, shape[1]), table.dtype, None), indices.numel
+
+    def backward(g):
+        whole = tape.new(shape, g.dtype)
+        tape.kernels.index_put(tape, picks, shape[0])
+        return [whole]
+
+    return tape.record("index", (table,), out, [indices.storage], backward)
 
 
 def embedding(indices: Value, table: Value) -> Value:

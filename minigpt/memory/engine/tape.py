@@ -35,6 +35,7 @@ from minigpt.memory.engine.graph import (
     Storage,
     Value,
 )
+from minigpt.memory.engine.kernels import Kernels
 from minigpt.memory.engine.layout import Shape, Strides
 from minigpt.memory.engine.work import Work
 
@@ -54,6 +55,7 @@ class Tape(Account):
     def __init__(self, cuda: bool = False, autocast: str | None = None) -> None:
         super().__init__()
         self.cuda, self.autocast = cuda, autocast
+        self.kernels = Kernels()  # what they ask for beside their results
         self.counts_host = not cuda  # whether the CPU's memory is that of the model
         self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
         self._nodes = 0
@@ -208,6 +210,7 @@ class Tape(Account):
     def _sum_to(self, gradient: Value, shape: Shape) -> Value:
         leading = len(gradient.shape) - len(shape)
         total = self.new((1,) * leading + shape, gradient.dtype)
+        self.kernels.reduction(gradient, tuple(i + leading for i, n in enumerate(shape) if n != 1))
         return Value(total.storage, shape, gradient.dtype, base=total) if leading else total
 
     def _sum(self, slots: list, place: int, new: Value | None) -> None:

@@ -188,6 +188,22 @@ def split(x: Value, lengths: list[int], dimension: int = -1) -> list[Value]:
     return outs
 
 
+def unbind(x: Value) -> list[Value]:
+    """Views of each of the first dimension, which goes; backward stacks their gradients into a new tensor."""
+    tape, old = x.storage.tape, x.shape
+    strides = layout.contiguous(old) if x.strides is None else x.strides
+    outs = [_same_storage(x, old[1:], layout.plain(old[1:], strides[1:])) for _ in range(old[0])]
+
+    def backward(*gradients):
+        given = next(g for g in gradients if g is not None)
+        return [tape.new(old, given.dtype)]
+
+    tape.record("unbind", (x,), outs[0], (), backward, outputs=old[0])
+    for i, out in enumerate(outs):
+        out.source, out.output = outs[0].source, i
+    return outs
+
+
 def write(whole: Value, part: Value) -> Value:
     """``whole[..., :n].copy_(part)``, or any other n of the last dimension: the same tensor (torch's CopySlices).
 

@@ -49,6 +49,7 @@ FAMILIES = {  # model_type: module and class
     "opt": "opt:OPT",
     "bloom": "bloom:Bloom",
 }
+OTHERS = {"cs336": "cs336:CS336"}  # families that transformers has not, which check their own fields
 MOST_LAYERS = 1000  # every layer is gone through, so a larger number would not return
 
 
@@ -82,7 +83,7 @@ class Architecture:
     product: ClassVar[Callable[..., Value]] = staticmethod(ops.linear)  # a layer of the blocks: (x, weight, bias)
 
     def __post_init__(self) -> None:
-        check_choice(FAMILIES, family=self.family)
+        check_choice({**FAMILIES, **OTHERS}, family=self.family)
         check_counts(most=MOST_LAYERS, n_layer=self.n_layer)
         counts = ("vocab_size", "n_embd", "n_head", "n_kv_head", "head_dim", "n_inner", "context")
         check_counts(**{name: getattr(self, name) for name in counts})
@@ -101,6 +102,8 @@ class Architecture:
             source = source.to_dict()
         if isinstance(source, dict):
             family = source.get("model_type")
+            if family in OTHERS:
+                return family_class(family).read(source)
             if family not in FAMILIES or family == "minigpt":
                 allowed = ", ".join(name for name in FAMILIES if name != "minigpt")
                 raise ValueError(f"model_type is {family!r}; allowed: {allowed}")
@@ -186,7 +189,7 @@ class Architecture:
 
 def family_class(family: str) -> type[Architecture]:
     """The class of a model_type, imported when it is first asked for."""
-    module, _, name = FAMILIES[family].partition(":")
+    module, _, name = {**FAMILIES, **OTHERS}[family].partition(":")
     return getattr(import_module(f"minigpt.memory.families.{module}"), name)
 
 

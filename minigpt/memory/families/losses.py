@@ -25,8 +25,9 @@ TILE_TOKENS, TILE_WORDS = 4096, 32768  # trl's TOKEN_CHUNK_SIZE and _CHUNKED_LOG
 
 
 def upcasted(layers: Layers, logits: Value) -> Value:
-    """In float32 if the plan says so; autocast's cross-entropy does it by itself."""
-    return ops.cast(logits, "float32") if layers.plan.upcast or layers.tape.autocast else logits
+    """In float32 if the plan says so; cross-entropy under a CPU's autocast does it by itself."""
+    itself = layers.tape.autocast is not None and not layers.tape.cuda
+    return ops.cast(logits, "float32") if layers.plan.upcast or itself else logits
 
 
 def causal_loss(layers: Layers, logits: Value, targets: Value) -> Value:

@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.adapters import adapt, adapt_minigpt
+from minigpt.memory.measured.cs336 import BasicsTransformerLM
 from minigpt.memory.measured.fakes import make_fake
-from minigpt.memory.measured.models import base_model, checkpoint_model, configuration
+from minigpt.memory.measured.models import base_dtype, base_model, checkpoint_model, configuration, default_dtype
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPT
 
@@ -39,6 +40,8 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
 
 
 def _build(model, plan: TrainingPlan) -> nn.Module:
+    if isinstance(model, dict) and model.get("model_type") == "cs336":
+        return _whole(model, plan)
     config = configuration(model)
     built: GPT | PreTrainedModel | PeftModel
     built = base = base_model(config, plan)
@@ -47,3 +50,12 @@ def _build(model, plan: TrainingPlan) -> nn.Module:
     if plan.checkpointing != "none":
         checkpoint_model(built, plan)
     return built
+
+
+def _whole(config: dict, plan: TrainingPlan) -> nn.Module:
+    """CS336's model, which transformers has not. Raises ValueError for a plan that is not for it."""
+    for name, only in {"method": "full", "checkpointing": "none", "attention": "eager"}.items():
+        if getattr(plan, name) != only:
+            raise ValueError(f"{name} is {getattr(plan, name)!r}; cs336 has {only!r} only")
+    with default_dtype(base_dtype(plan)):
+        return BasicsTransformerLM(config)

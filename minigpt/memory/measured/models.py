@@ -75,7 +75,7 @@ def base_model(config, plan: TrainingPlan) -> GPT | PreTrainedModel:
     from minigpt.model import GPT, GPTConfig
 
     if isinstance(config, GPTConfig):
-        with _default_dtype(base_dtype(plan)):
+        with default_dtype(base_dtype(plan)):
             model = GPT(GPTConfig(**{**vars(config), "attention": plan.attention}))
         _check_context(model, plan)
         return model
@@ -140,7 +140,7 @@ def checkpoint_model(model: GPT | PreTrainedModel | PeftModel, plan: TrainingPla
 
 
 @contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype):
+def default_dtype(dtype: torch.dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -21,7 +21,7 @@ from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, OPTIMIZER, Storage, 
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted import adafactor, galore
 
-STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor
+STEP_COUNT = 4  # bytes: torch's AdamW keeps the step as a float32 for each tensor: on the CPU, unless it is fused
 LEAST_8BIT, BLOCK_8BIT, TABLE_8BIT = 4096, 256, 1024  # elements; elements; bytes
 
 
@@ -89,7 +89,8 @@ class Optimizer:
         regime, numel = self.plan.regime, value.numel
         kept = self._made([self._moment(value)] * 2)
         if not regime.float32_update:
-            return kept + self._made([STEP_COUNT])
+            on_gpu = self.tape.cuda and self.plan.optimizer_loop != "fused"
+            return kept if on_gpu else kept + self._made([STEP_COUNT])
         kept += self._made([numel * regime.master] if regime.master else [])
         if regime.gradients > 4:
             kept.append(Storage(self.tape, numel * 4, GRADIENTS))

@@ -1,0 +1,83 @@
+"""What only CUDA's kernels ask the allocator for, beside their results: ``engine.kernels`` answered for a card.
+
+    product     each thread that multiplies gets a workspace for its cuBLAS handle at its first product, for good: one
+                for forward, one for autograd's thread; and a factor that lies neither in rows nor in columns, such as a
+                gradient that is one number seen many times, is copied for it
+    reduction   a buffer and semaphores, where several blocks of threads share an output (``predicted.reduce``)
+    index_put   the numbers of the rows, made positive, then as places; sorted, with a count beside; and the sort's own
+
+Sources: aten/src/ATen/cuda/CublasHandlePool.cpp; ATen/native/cuda/Reduce.cuh; Indexing.cu (index_put_with_sort_kernel);
+ATen/cuda/cub-RadixSortPairs.cuh; and CUB's dispatch_radix_sort.cuh, of CUDA 12.
+
+Versions differ: some let cuBLASLt use cuBLAS's workspace (TORCH_CUBLASLT_UNIFIED_WORKSPACE), and the newest keep none
+from call to call (TORCH_CUBLAS_WORKSPACE_CACHE). What is here is what torch 2.6 to 2.11 recorded (cuBLASLt: 2.9).
+
+Left out: what the fused kernels of attention and LayerNorm's backward ask for, and dropout's state.
+"""
+
+from __future__ import annotations
+
+from minigpt.memory.engine.kernels import Kernels
+from minigpt.memory.engine.tape import Tape, Value
+from minigpt.memory.predicted import reduce
+
+FLOAT = 4  # bytes
+LT_WORKSPACE = 1024 * 1024  # bytes: CUBLASLT_WORKSPACE_SIZE's default
+DIGITS = 256  # of a radix sort that takes 8 bits at a time
+SINGLE_TILE, TILE = 256 * 9, 384 * 10  # pairs of 8 bytes that one block sorts: alone, and as one of many
+ALIGN = 256
+
+
+class CudaKernels(Kernels):
+    """A card's. ``workspace``: bytes for each cuBLAS handle; ``processors``: multiprocessors, of ``threads`` each."""
+
+    def __init__(self, workspace: int, processors: int, threads: int = 2048) -> None:
+        self.workspace, self.processors, self.threads = workspace, processors, threads
+        self.handles: dict[tuple[bool, bool], Value] = {}  # by whether it is autograd's thread, and cuBLASLt's
+
+    def product(self, tape: Tape, *factors: Value, biased: bool = False) -> None:
+        copies = [tape.new(x.shape, x.dtype) for x in factors if not _multiplies(x)]
+        handle = tape.phase == "backward", biased
+        if handle not in self.handles:
+            doing, tape.doing = tape.doing, "cuBLASLt workspace" if biased else "cuBLAS workspace"
+            self.handles[handle] = tape.new((LT_WORKSPACE if biased else self.workspace,), "uint8")
+            tape.doing = doing
+        del copies
+
+    def reduction(self, x: Value, kept: tuple[int, ...], itemsize: int | None = None) -> None:
+        sizes = reduce.scratch(x.shape, x.strides, kept, itemsize or FLOAT, self.processors, self.threads)
+        if sizes[0]:
+            made = [x.storage.tape.new((nbytes,), "uint8") for nbytes in sizes]
+            del made[1], made
+
+    def index_put(self, tape: Tape, picks: int, rows: int) -> None:
+        positive = tape.new((picks,), "int64")
+        places = tape.new((picks,), "int64")
+        del positive
+        kept = [tape.new((picks,), "int64") for _ in range(3)]  # sorted, where from, and their count
+        tape.new((sort_bytes(picks, rows - 1),), "uint8")
+        del kept, places
+
+
+def _multiplies(x: Value) -> bool:
+    """Whether cuBLAS can read x (..., n, m) as it lies: one of the last two dimensions without a gap, the other not
+    over itself. Source: prepare_batch_matrix_for_cublas, ATen/native/cuda/Blas.cpp."""
+    if x.strides is None:
+        return True
+    (n, m), (down, along) = x.shape[-2:], x.strides[-2:]
+    return (along == 1 and down >= max(1, m)) or (down == 1 and along >= max(1, n))
+
+
+def sort_bytes(pairs: int, largest: int) -> int:
+    """What CUB's radix sort of (key, value) pairs of 8 bytes each asks for; ``largest``: the largest key.
+
+    A block alone needs nothing, and asks for 1 byte. Else: how often each digit occurs, in every pass; what each block
+    looks back at; a second copy of keys and values; a counter for each pass; each aligned, and the whole once more.
+    """
+    if pairs <= SINGLE_TILE:
+        return 1
+    passes = -(-max(largest, 1).bit_length() // 8)
+    blocks = -(-pairs // TILE)
+    copies = [8 * pairs] * 2 if passes > 1 else []
+    parts = [passes * DIGITS * 8, blocks * DIGITS * 4, *copies, passes * 4]
+    return sum(-(-part // ALIGN) * ALIGN for part in parts) + ALIGN - 1

@@ -1,0 +1,1 @@
+"""Programmes whose requests for memory were recorded on real GPUs, told from configuration alone."""
