@@ -72,6 +72,7 @@ bench: $(READY) ## compare MiniGPT and the meter with other libraries: speed and
 	$(BIN)/python -m tools.bench_memory
 	$(BIN)/python -m tools.bench_checkpointing
 	$(BIN)/python -m tools.bench_allocator
+	$(BIN)/python -m tools.bench_dequantizing
 
 accuracy: $(READY) ## compare predicted with measured bytes over many models and plans
 	$(BIN)/python -m tools.accuracy $(ARGS)

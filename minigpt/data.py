@@ -21,6 +21,7 @@ import ast
 import hashlib
 import re
 import sysconfig
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from minigpt.memory.collector import at_rest
 from minigpt.model import IGNORE
 from minigpt.values import check_choice, check_counts
 
@@ -139,7 +141,8 @@ def docstring_pairs(split: str, seq_len: int = 256, seed: int = SPLIT_SEED) -> t
 @cache
 def _all_pairs() -> tuple[tuple[str, Example], ...]:
     progress = tqdm(library_sources(), desc="reading docstrings", unit="file", leave=False, delay=10)
-    return tuple((module, pair) for module, text in progress for pair in functions_documented(text))
+    with at_rest():  # a file's tree is many thousand objects, no cycle among them
+        return tuple((module, pair) for module, text in progress for pair in functions_documented(text))
 
 
 def functions_documented(source: str) -> Iterator[Example]:
@@ -148,11 +151,21 @@ def functions_documented(source: str) -> Iterator[Example]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: nested beyond the parser's depth
         return
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             sentence = first_sentence(ast.get_docstring(node) or "")
             if sentence:
                 yield Example(prompt_for(f"def {node.name}({ast.unparse(node.args)}):"), sentence)
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """What ``ast.walk`` goes through, in its order, without expressions: they are most of it and hold no function."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, field, ()))
+        yield node
 
 
 def first_sentence(docstring: str) -> str:

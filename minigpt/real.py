@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import IGNORE
 
@@ -156,7 +157,8 @@ def fine_tune(
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # Trainer would spread the batch over all of them
     training = {**training, **OURS, "use_cpu": device == "cpu", "seed": seed}
     make = _unsloth if unsloth else _peft
-    trainer = make(path, quantization, adapters, training, rows, device)
+    with at_rest():  # it imports the libraries
+        trainer = make(path, quantization, adapters, training, rows, device)
     batch, last = trainer.args.per_device_train_batch_size, trainer.args.max_steps
     validation: list[tuple[int, float]] = []
 

@@ -108,6 +108,7 @@ FRONT_MATTER = {
     "numbered minutes": ("{cpu: 1, gpu: 0.5}", "{1: 1, gpu: 0.5}", "minutes is {1: 1, 'gpu': 0.5}; write"),
     "no end of minutes": ("cpu: 1", "cpu: .inf", "minutes cpu is inf"),
     "an empty title": ("title: Tiny", "title: ' '", "title is ' '; it must be text"),
+    "not alone": ("title:", "alone: false\ntitle:", "alone is False; write alone: true, or nothing"),
     "broken YAML": ("{cpu: 1,", "{cpu: 1", "not valid MyST"),
 }  # fmt: skip
 

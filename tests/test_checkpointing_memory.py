@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from minigpt import checkpointing
 from minigpt.memory import Architecture, TrainingPlan, measure, predict
@@ -18,6 +20,7 @@ from minigpt.memory.predicted.step import run
 from minigpt.memory.saved import saved_by_block
 from minigpt.memory.segments import segments
 from minigpt.memory.units import KIB
+from minigpt.model import GPT, GPTConfig
 from tests.profiled import profiled_peak
 from tests.test_flops import counted
 from tools.fuzz_case import quantities
@@ -154,3 +157,36 @@ def test_what_is_not_predicted_is_named():
     if torch.cuda.is_available():
         with pytest.raises(ValueError, match="checkpointing is 'offload'; on a GPU the meter would count"):
             measure(MODELS["minigpt"], TrainingPlan(checkpointing="offload"), "cuda")
+
+
+class Wrapped(nn.Module):
+    """Blocks in a row, under one checkpoint."""
+
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x):
+        return checkpoint(self.blocks, x, use_reentrant=False)
+
+
+def nested(runs: list | None = None) -> GPT:
+    """16 blocks in 4 rows under a checkpoint each, each block under one of its own; ``runs`` notes which begin."""
+    model = GPT(GPTConfig(n_layer=16, n_embd=96, n_head=3))
+    for i, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, i=i: None if runs is None else runs.append(i))
+    blocks = [Wrapped(block) for block in model.blocks]
+    model.blocks = nn.ModuleList(Wrapped(*blocks[i : i + 4]) for i in range(0, 16, 4))
+    return model
+
+
+@pytest.mark.parametrize(("batch", "said"), [(32, 27), (8, 31)])
+def test_a_checkpoint_inside_of_a_checkpoint_takes_what_lesson_06_answers(batch, said):
+    peak = measure_module(nested(), TrainingPlan(batch=batch, seq_len=256, optimizer="sgd")).peak
+    assert round((peak.total - peak.weights) / (4 * batch * 256 * 96)) == said
+
+
+def test_each_block_but_the_last_of_its_row_runs_three_times_there():
+    runs, words = [], torch.zeros(1, 8, dtype=torch.int64)
+    nested(runs)(words, words).backward()
+    assert [runs.count(i) for i in range(16)] == 4 * [3, 3, 3, 2]

@@ -20,6 +20,8 @@ from minigpt.checks import naming, training
 from minigpt.checks.adapters import counts, layer
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
+from minigpt.checks.galore import keeping
+from minigpt.checks.optimizers import storage as states
 from minigpt.checks.qlora import stays
 from minigpt.memory import Architecture
 from minigpt.memory.families import KNOWN
@@ -77,6 +79,20 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "plain NF4": (storage.byte_slips, [(65_536, 64, False), (1_651, 64, False)]),
     "double NF4": (storage.byte_slips, [(131_072, 64, True), (40_002, 64, True)]),
     "QLoRA": (stays.slips, [(*stays.parts(REAL), 16), ([(128, 64), (64, 64)], 10, 2)]),
+    "8-bit state": (states.state_slips, [
+        ([5000],), ([20_000, 300, 4096],), ([4095, 77],), ([65_537, 8191, 12_288, 1001],),
+    ]),
+    **{kind: (states.static_slips, [
+        (states.shapes_of(model), kind, precision)
+        for model in (gpt(2, 72, 6, 40, 90), gpt(3, 60, 5, 33, 131), "llama-7b")
+        for precision in ("fp32", "bf16", "bf16-autocast")
+    ]) for kind in ("adamw", "adamw8bit", "lion", "sgd_momentum")},
+    "GaLore's state": (keeping.state_slips, [
+        (*keeping.parts({**GROUPED, "model_type": "llama", "vocab_size": 300}), 5, 4),
+        (*keeping.parts(gpt(2, 48, 4, 40, 100)), 12, 2), (*keeping.parts(gpt(3, 36, 6, 30, 70)), 36, 4),
+    ]),
+    "an SVD": (keeping.svd_slips, [(90, 50, 4), (30, 70, 4)]),
+    "an SVD in 16 bits": (keeping.svd_slips, [(50, 120, 2), (64, 64, 2), (110, 40, 2)]),
 }  # fmt: skip
 
 
@@ -87,10 +103,19 @@ ELSEWHERE = {
     "counts.regime_mistakes": "below: what mistakes give, as values",
     "training._mistakes": "below: what mistakes weigh the micro-batches with",
     "layer.scales": "below: what mistakes scale with",
+    "moments.moment_slips": "a part of storage.state_slips",
+    "storage._eight_bit_slips": "a part of storage.state_slips",
+    "storage._adamw_slips": "a part of storage.static_slips", "storage._lion_slips": "a part of storage.static_slips",
+    "storage._momentum_slips": "a part of storage.static_slips",
+    "keeping.state_values": "values, which stand before any sum of slips",
+    "keeping.rank_values": "below: the ranks that mistakes give",
+    "projecting._mistakes": "tensors",
     "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
     # Tensors, compared element by element with random values: the first that fits explains them.
     "packing._pack_slips": "tensors", "packing._unpack_slips": "tensors", "packing._restoring_slips": "tensors",
     "quantizing._table_mistakes": "tensors", "quantizing._slips": "tensors", "quantizing._other_codes": "tensors",
+    "adam._moment_mistakes": "tensors", "adam._weight_mistakes": "tensors", "maps._map_mistakes": "tensors",
+    "blocks._restoring_mistakes": "tensors", "eight_bit._weight_mistakes": "tensors",
     "quantizing._absmax_slips": "tensors", "nested._code_slips": "tensors", "nested._restored_slips": "tensors",
 }  # fmt: skip
 
@@ -165,7 +190,14 @@ def drawn(subject: str, draw: random.Random) -> tuple:
         "activations": (model, batch, seq_len, "fake"), "adapters": (llama, rank, targets),
         "LoRA": (llama, rank, targets), "plain NF4": (odd(draw, 40_000, 90_000), 64, False),
         "double NF4": (odd(draw, 400_000, 900_000), 64, True),
+        "GaLore's state": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000),
+                           rank, 4),
+        "an SVD": (odd(draw, 100, 900), odd(draw, 100, 900), 4),
+        "an SVD in 16 bits": (odd(draw, 100, 900), odd(draw, 100, 900), 2),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
+        "8-bit state": ([odd(draw, 3000, 90_000), odd(draw, 50, 1500)],),
+        **{kind: (states.shapes_of(model), kind, draw.choice(["fp32", "bf16", "bf16-autocast"]))
+           for kind in ("adamw", "adamw8bit", "lion", "sgd_momentum")},
     }[subject]  # fmt: skip
 
 
@@ -192,6 +224,12 @@ def test_no_two_mistakes_about_the_scales_give_one_value(block):
         given = {id: values[key] for id, (_, values) in mistakes.items() if key in values}
         same_here = {"blocks-of-64"} if block == 64 else set()
         assert alike({id: other for id, other in given.items() if id not in same_here}, value) == [], (block, key)
+
+
+def test_no_two_mistakes_about_a_budget_give_one_rank():
+    """In the case that a student sees first; large budgets meet the cap of the smallest side."""
+    given = keeping.rank_values(*keeping.parts(gpt(2, 48, 4, 40, 100)), 4, 700_000)
+    assert len({rank for _, rank in given.values()}) == len(given) == 7  # "not-capped" is right here
 
 
 @pytest.mark.parametrize("case", [("llama-13b", 16), ("llama-7b", 8), ("llama-3-8b", 64)])

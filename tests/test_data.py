@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json.decoder
 import sys
@@ -24,6 +25,7 @@ from minigpt.data import (
     prompt_for,
     random_windows,
     split_of,
+    statements,
     windows_in_order,
 )
 
@@ -89,6 +91,35 @@ def test_pairs_come_from_documented_functions():
     ]
     assert list(functions_documented("def broken(:")) == []
     assert first_sentence("Use e.g. this one.\nThen that.") == "Use e.g. this one."
+
+
+NESTED = """
+if here:
+    for i in all(lambda x: x, range(3)):
+        def a(): pass
+    else:
+        async def b(): pass
+try:
+    with open(1) as file:
+        def c(x=[y for y in z]): pass
+except* OSError:
+    class D:
+        def e(self): pass
+finally:
+    match f:
+        case {"g": 1}:
+            def h(): pass
+        case _:
+            while True:
+                def k(): pass
+"""
+
+
+@pytest.mark.parametrize("source", [SOURCE, NESTED, inspect.getsource(json.decoder), inspect.getsource(inspect)])
+def test_statements_come_in_the_order_of_ast_walk(source):
+    tree = ast.parse(source)
+    kinds = (ast.stmt, ast.ExceptHandler, ast.match_case)
+    assert list(statements(tree)) == [node for node in ast.walk(tree) if isinstance(node, (*kinds, ast.Module))]
 
 
 @pytest.mark.parametrize("source", ["def f(:", "x = '\0'", "-" * 100_000 + "1", "(" * 1000], ids=lambda text: text[:9])

@@ -77,7 +77,7 @@ def test_a_llama_block_under_autocast_keeps_what_the_meter_reads():
     )
     copies = 2 * (4 * C * C + 3 * C * I)
     assert three - two == 64 * (34 * C + 8 * I + 4 * (2 + 32)) + copies
-    assert f"and 136 more: for norms and heads; once {mb(copies, 0)}, the weights in 16 bits" in said
+    assert f"and 136 more: norms and heads; once {mb(copies, 0)}: weights in 16 bits" in said
 
 
 def test_a_minigpt_block_keeps_what_the_meter_reads():

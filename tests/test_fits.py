@@ -13,6 +13,7 @@ from minigpt.memory import TrainingPlan, predict, search
 from minigpt.memory.fits import CONTEXT, RESERVED, fits, judge
 from minigpt.memory.fits import __doc__ as ASSUMED
 from minigpt.memory.gpus import GPUS
+from minigpt.memory.predicted.flops import priced
 from minigpt.memory.search import WANTED, Change, largest
 from minigpt.memory.units import GIB, MIB
 from tools.models import MODELS
@@ -26,6 +27,11 @@ CASES = {  # on a card that the plan does not fit, by a little, by much, and by 
     "held outputs, four bits": (
         "llama-3.2-1b", dict(method="qlora", holds="outputs", double_quantization=False, batch=16, card="T4"),
     ),
+    "inputs too large": ("llama-7b", dict(method="lora", precision="bf16", batch=8, seq_len=2048, card="RTX 4090")),
+    "checkpointed already": (
+        "llama-7b",
+        dict(method="lora", precision="bf16", batch=8, seq_len=2048, checkpointing="full", card="RTX 4090"),
+    ),
 }  # fmt: skip
 
 
@@ -33,7 +39,7 @@ CASES = {  # on a card that the plan does not fit, by a little, by much, and by 
 def calls(monkeypatch):
     """How often the verdict asked for a prediction."""
     made = []
-    monkeypatch.setattr(search, "predict", lambda *arguments: made.append(arguments) or predict(*arguments))
+    monkeypatch.setattr(search, "priced", lambda *arguments: made.append(arguments) or priced(*arguments))
     return made
 
 
@@ -169,15 +175,15 @@ def test_what_predict_refuses_is_refused_or_named(monkeypatch):
     def refusing(architecture, plan):
         if plan.checkpointing == "full":
             raise ValueError("checkpointing is 'full', which is measured only")
-        return predict(architecture, plan)
+        return priced(architecture, plan)
 
-    monkeypatch.setattr(search, "predict", refusing)
+    monkeypatch.setattr(search, "priced", refusing)
     with pytest.raises(ValueError, match="checkpointing is 'full', which is measured only"):
         fits("gpt2", replace(plan, checkpointing="full"))
     verdict = fits("gpt2", plan)
-    assert "checkpointing=full, use_cache=False" in verdict.not_priced
-    assert all("checkpointing" not in change.fields for change in verdict.changes)
-    assert "not priced yet: checkpointing=full" in str(verdict)
+    assert verdict.not_priced == ("checkpointing=full", "checkpointing=sqrt")  # gpt2's blocks cannot run in a row
+    assert all(change.fields.get("checkpointing") in (None, "offload", "sqrt") for change in verdict.changes)
+    assert "not priced: checkpointing=full" in str(verdict)
 
 
 @pytest.mark.parametrize(

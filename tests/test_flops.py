@@ -1,5 +1,6 @@
 """FLOPs: the tape's count against torch's FlopCounterMode on a real step, and against the formulas."""
 
+from dataclasses import replace
 from math import prod
 
 import bitsandbytes  # noqa: F401  registers its operations
@@ -7,13 +8,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from minigpt.memory import Architecture, TrainingPlan
+from minigpt import checkpointing
+from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import make_batch, training_step
-from minigpt.memory.predicted.flops import block_flops, flops, head_flops
+from minigpt.memory.predicted.flops import block_flops, flops, head_flops, priced
 from minigpt.model import GPTConfig
-from tools.models import MODELS
+from tools.models import MIXTURES, MODELS
 
 WORDS = {
     "plain": dict(),
@@ -40,16 +42,24 @@ def four_bits(x, weight, shape, *_, out_shape=None, **__):
     return 2 * prod(x) * shape[0]
 
 
+def grouped(x, weight, *_, out_shape=None, **__):
+    """Rows (S, n) times their expert's (E, n, m); or, for the weight's gradient, (n, S) times (S, m)."""
+    return 2 * x[0] * x[1] * weight[-1]
+
+
 UNKNOWN = {  # operations that torch's counter has no formula for
+    torch.ops.aten._grouped_mm: grouped,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward,
     torch.ops.bitsandbytes.gemm_4bit: four_bits,
 }
 
 
-def counted(model, plan):
-    """FLOPs of forward and of backward, by torch."""
+def counted(model, plan, experts=None):
+    """FLOPs of forward and of backward, by torch. ``experts``: another implementation than transformers' default."""
     module = build(model, plan, "cpu")
+    if experts:
+        module.set_experts_implementation(experts)
     optimizer, batch = make_optimizer(module, plan), make_batch(module, plan)
     counter, found, now = FlopCounterMode(display=False, custom_mapping=UNKNOWN), {"forward": 0, "backward": 0}, [""]
 
@@ -122,6 +132,71 @@ def test_four_bits_are_made_whole_for_every_product():
     assert flops("llama-7b", TrainingPlan(**words)).decoded == weights
 
 
-def test_mixtures_are_refused():
-    with pytest.raises(ValueError, match="the model is a mixtral, whose experts' products are not counted"):
-        flops(MODELS["mixtral"], TrainingPlan())
+EXPERTS = {
+    "plain": dict(),
+    "full": dict(checkpointing="full"),
+    "selective": dict(checkpointing="selective"),
+    "lora on experts": dict(method="lora", checkpointing="full", attention="eager"),
+    "lora on attention": dict(method="lora", targets="o"),
+    "qlora": dict(method="qlora", precision="bf16", targets="o"),
+}
+
+
+@pytest.mark.parametrize("words", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v3"])
+def test_a_mixture_does_what_torch_counts(name, words):
+    """Also where the router sends few or many tokens to one expert: the count is that of the experts taken."""
+    plan = TrainingPlan(batch=2, seq_len=24, **words)
+    if name == "gpt-oss" and plan.checkpointing == "selective":
+        with pytest.raises(ValueError, match="the bias of experts is added in place"):
+            flops(MODELS[name], plan)
+        return
+    found = flops(MODELS[name], plan)
+    assert counted(MODELS[name], plan) == (found.forward, found.again + found.backward)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_one_by_one_are_as_many_products(name, monkeypatch):
+    """transformers' loop over the experts is made of linear layers, for which torch has formulas of its own."""
+    plan = TrainingPlan(batch=2, seq_len=24, attention="eager")
+    monkeypatch.delitem(UNKNOWN, torch.ops.aten._grouped_mm)
+    found = flops(MODELS[name], plan)
+    assert counted(MODELS[name], plan, experts="eager") == (found.forward, found.backward)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe"])
+def test_the_formula_of_a_mixture(name):
+    plan = TrainingPlan(batch=2, seq_len=24, method="lora", targets="q,v")
+    architecture = Architecture.of(MODELS[name])
+    blocks = sum(block_flops(architecture, plan, i) for i in range(architecture.n_layer))
+    turning = architecture.head_dim * plan.seq_len
+    assert flops(architecture, plan).forward == blocks + head_flops(architecture, plan) + turning
+    with pytest.raises(ValueError, match="targets is 'all-linear'; .* has an adapter that no formula here covers"):
+        block_flops(MODELS["mixtral"], TrainingPlan(method="lora"))
+
+
+def test_a_mixture_computes_with_few_of_its_weights():
+    """Mixtral's 47 billion parameters do the work of 13: two of eight experts."""
+    architecture, plan = Architecture.of(MODELS["mixtral"]), TrainingPlan(batch=2, seq_len=24)
+    experts = sum(prod(t.shape) for t in architecture.tensors() if t.kind == "experts")
+    work = {k: flops(dict(MODELS["mixtral"], num_experts_per_tok=k), plan).forward for k in (1, 2, 8)}
+    assert work[2] - work[1] == 2 * plan.tokens * experts // 8
+    assert work[8] - work[1] == 7 * (work[2] - work[1])
+
+
+def test_memory_and_work_come_from_one_run():
+    plan = TrainingPlan(batch=2, seq_len=24, checkpointing="full")
+    step, work = priced(MODELS["llama-grouped"], plan)
+    assert step.peak == predict(MODELS["llama-grouped"], plan).peak and work == flops(MODELS["llama-grouped"], plan)
+
+
+@pytest.mark.parametrize("words", [dict(), dict(precision="bf16-autocast"), dict(accumulation=3), dict(method="lora")])
+@pytest.mark.parametrize("name", ["minigpt", "llama-grouped", "gpt2"])
+def test_offloading_moves_each_blocks_input(name, words, monkeypatch):
+    """The copies that are really made, by their bytes."""
+    sent, copy = [], checkpointing._to_host
+    monkeypatch.setattr(checkpointing, "_to_host", lambda x: sent.append(x.nbytes) or copy(x))
+    plan = TrainingPlan(batch=2, seq_len=24, checkpointing="offload", **words)
+    counted(MODELS[name], plan)
+    assert flops(MODELS[name], plan).moved == sum(sent) == 3 * plan.accumulation * plan.tokens * 64 * 4
+    assert flops(MODELS[name], replace(plan, checkpointing="full")).moved == 0

@@ -96,3 +96,37 @@ def test_another_card_is_refused(asked):
 def test_a_card_of_two_sizes_asks_which():
     with pytest.raises(ValueError, match="A100 is sold with 40GB and 80GB: say which, 'A100 40GB' or 'A100 80GB'"):
         TrainingPlan(card="a100".upper())
+
+
+CHIPS = {  # multiprocessors, FLOPs of each per clock in 16 bits and in float32, MHz at boost; PCIe's generation
+    "T4": (40, 1024, 128, 1590, 3),
+    "RTX 4080": (76, 512, 256, 2505, 4),
+    "RTX 3090": (82, 512, 256, 1695, 4),
+    "RTX 4090": (128, 512, 256, 2520, 4),
+    "A10G": (80, 512, 256, 1710, 4),
+    "L4": (58, 1024, 256, 2040, 4),
+    "RTX 5090": (170, 512, 256, 2407, 5),
+    "A100 40GB": (108, 2048, 128, 1410, 4),
+    "RTX A6000": (84, 1024, 256, 1800, 4),
+    "L40S": (142, 1024, 256, 2520, 4),
+    "A100 80GB": (108, 2048, 128, 1410, 4),
+    "H100 80GB": (132, 4096, 256, 1830, 5),
+    "H200": (132, 4096, 256, 1830, 5),
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_speeds_are_those_of_the_chip(name):
+    """What a data sheet promises is multiprocessors times FLOPs per clock times the clock; and PCIe's lanes double."""
+    gpu, (processors, half, single, clock, generation) = GPUS[name], CHIPS[name]
+    assert gpu.half == pytest.approx(processors * half * clock * 1e6, rel=0.015)
+    # Hopper's tensor cores have a lower boost clock (1,830 MHz) than the rest (1,980).
+    clock = 1980 if gpu.capability == (9, 0) else clock
+    assert gpu.single == pytest.approx(processors * single * clock * 1e6, rel=0.015)
+    assert gpu.bus == 2**generation * 2 * GB
+
+
+def test_an_emulated_format_is_not_faster_than_float32():
+    assert GPUS["T4"].speed("float16") == GPUS["T4"].half
+    assert GPUS["T4"].speed("bfloat16") == GPUS["T4"].speed("float32") == GPUS["T4"].single
+    assert GPUS["L4"].speed("bfloat16") == GPUS["L4"].half

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 from torch._subclasses import fake_tensor
 
 from minigpt.memory import MemoryMeter, TrainingPlan, describe, measure_evaluation
+from minigpt.memory.measured import step as step_module
 from minigpt.memory.measured.building import build
-from minigpt.memory.measured.step import measure
+from minigpt.memory.measured.fakes import fake_tensors, make_fake
+from minigpt.memory.measured.step import measure, measure_module
 from minigpt.model import GPTConfig
 from minigpt.optim import KahanAdamW
 from tools.models import gpt2, llama
@@ -286,3 +292,39 @@ def test_evaluation_is_the_trainers(tmp_path):
         trainer.evaluate(rows)
     mine = measure_evaluation(llama(), plan, 20, 4, device="cpu")
     assert meter.result().peak.total == pytest.approx(mine.peak.total, abs=20 * 64 * 16)  # the tokens of the set
+
+
+WITHOUT_VALUES = {
+    "plain": (llama(), dict()),
+    "accumulated": (llama(), dict(accumulation=2)),
+    "float32 gradients": (llama(), dict(precision="bf16-master-grad32")),
+    "adapters, checkpointed": (llama(), dict(method="lora", precision="bf16", checkpointing="full")),
+    "resumed": (llama(), dict(step="resumed", optimizer="sgd_momentum")),
+    "galore": (llama(), dict(optimizer="galore", rank=4)),
+    "reentrant": (gpt2(), dict(checkpointing="reentrant", method="lora", precision="bf16")),
+}
+
+
+@pytest.mark.parametrize(("model", "words"), WITHOUT_VALUES.values(), ids=list(WITHOUT_VALUES))
+def test_a_fake_first_step_leaves_what_a_whole_one_leaves(monkeypatch, model, words):
+    plan = TrainingPlan(**{"batch": 2, "seq_len": 32, "optimizer_loop": "single", **words})
+    short = measure(model, plan)
+    monkeypatch.setattr(step_module, "only_state_is_left", lambda *args: False)
+    whole = measure(model, plan)
+    # autocast's casts die in an order of their own
+    assert replace(short, events=tuple(sorted(short.events))) == replace(whole, events=tuple(sorted(whole.events)))
+
+
+def test_a_parameter_without_a_gradient_has_no_state():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config = GPTConfig(n_layer=1, n_embd=8, n_head=1, context=8, vocab_size=16)
+            self.used, self.idle = nn.Embedding(16, 8), nn.Linear(8, 8)
+
+        def forward(self, input_ids, labels):
+            return SimpleNamespace(loss=self.used(input_ids).sum())
+
+    with fake_tensors(plan := TrainingPlan(batch=2, seq_len=4, holds="loss")):
+        step = measure_module(make_fake(Half()), plan)
+    assert step.ledger.optimizer == 8 * 16 * 8 + 4  # of the embedding alone

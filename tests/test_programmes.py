@@ -67,7 +67,7 @@ def outcome(line: dict[str, str]) -> tuple[int, int, int, int]:
     assert programme is not None
     sizes = traces.told(programme.tape, programme.began).sizes
     allocator = Allocator(options_of(line["allocator"]))
-    replay(programme.tape, allocator, programme.began, programme.emptied)
+    replay(programme.tape, allocator, programme.began)
     return len(sizes), sum(sizes), allocator.statistics.allocated.peak, allocator.statistics.reserved.peak
 
 

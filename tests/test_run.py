@@ -204,25 +204,52 @@ def test_resume_keeps_what_passed_and_only_that(course, ran):
     assert mark != run.fingerprint(notebook, {"SEED": 8}, ROOT, "cpu") != run.fingerprint(notebook, {}, ROOT, "gpu")
 
 
-def test_interrupt_ends_the_notebook_and_keeps_the_rest(course, ran, tmp_path):
+def test_interrupt_ends_the_notebooks_and_keeps_the_rest(course, ran, tmp_path):
     write(tmp_path / "lessons" / "01-quick.ipynb", "1 + 1")
     slow = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(90)"
-    write(tmp_path / "lessons" / "02-slow.ipynb", slow)
-    line = [sys.executable, "-m", "tools.run", "--root", str(tmp_path)]
+    for name in ("02-slow", "03-slow"):
+        write(tmp_path / "lessons" / f"{name}.ipynb", slow)
+    line = [sys.executable, "-m", "tools.run", "--root", str(tmp_path), "--at-once", "2"]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs ignore it, and so would this
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     signal.signal(signal.SIGINT, before)
-    pid = tmp_path / "build" / "run" / "work" / "02-slow" / "pid"
+    run_folder = tmp_path / "build" / "run"
+    written = [run_folder / "work" / name / "pid" for name in ("02-slow", "03-slow")] + [run_folder / "results.json"]
     deadline = time.monotonic() + 60
-    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+    while not all(path.exists() and path.read_text() for path in written) and time.monotonic() < deadline:
         time.sleep(0.1)
-    kernel = int(pid.read_text())
+    kernels = [int(path.read_text()) for path in written[:2]]
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=90)
     assert process.returncode == 130 and "--resume" in complaint and "Traceback" not in complaint
-    assert not supervise.psutil.pid_exists(kernel)
-    kept = json.loads((tmp_path / "build/run/results.json").read_text())["notebooks"]
+    assert not any(map(supervise.psutil.pid_exists, kernels))
+    kept = json.loads((run_folder / "results.json").read_text())["notebooks"]
     assert [(entry["name"], entry["status"]) for entry in kept] == [("01-quick", "passed")]
+
+
+def test_what_is_timed_runs_alone(tmp_path):
+    """Each notebook notes when it begins and ends: two at a time share it with another, and no other with the third."""
+    note = "import time\nbegan = time.time()\ntime.sleep(2)\nopen('when', 'w').write(f'{began} {time.time()}')"
+    for name, budget in (("01-alone", BUDGET | {"alone": True}), ("02-a", BUDGET), ("03-b", BUDGET)):
+        write(tmp_path / "lessons" / f"{name}.ipynb", note, budget=budget)
+    assert command(tmp_path, "--at-once", "2").returncode == 0
+    folder = tmp_path / "build" / "run" / "work"
+    when = {path.parent.name: [float(t) for t in path.read_text().split()] for path in folder.glob("*/when")}
+    (began, _), (first, first_end), (second, second_end) = (when[name] for name in ("01-alone", "02-a", "03-b"))
+    assert max(first, second) < min(first_end, second_end)
+    assert began > max(first_end, second_end)
+    names = [entry["name"] for entry in json.loads((tmp_path / "build/run/results.json").read_text())["notebooks"]]
+    assert names == ["01-alone", "02-a", "03-b"]
+
+
+def test_a_kernel_does_what_is_to_be_done_at_its_end_and_takes_nothing_apart(tmp_path):
+    note = "import sys\nclass Note:\n    def __del__(self, open=open): open('apart', 'w').close()\nsys.kept = Note()"
+    end = "import atexit, tempfile\natexit.register(lambda: open('ends', 'a').write('1'))"
+    end += "\nfolder = tempfile.TemporaryDirectory(dir='.', prefix='scratch')"
+    write(tmp_path / "lessons" / "01-ends.ipynb", note, end)
+    assert command(tmp_path).returncode == 0
+    folder = tmp_path / "build" / "run" / "work" / "01-ends"
+    assert [path.name for path in folder.iterdir()] == ["ends"] and (folder / "ends").read_text() == "1"
 
 
 def test_a_notebook_that_takes_too_long_is_stopped(tmp_path, monkeypatch):

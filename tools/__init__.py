@@ -1,7 +1,11 @@
 """The course's own tooling: build the notebooks, run them, grade them, pack them for Colab. Not installed."""
 
 import os
+import sys
 from pathlib import Path
+
+# jsonschema, which nbformat imports, would compile a grammar for web addresses for a second; no notebook needs it
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # Python allows it: not to be found
 
 ROOT = Path(__file__).resolve().parent.parent  # the course's folder
 

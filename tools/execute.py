@@ -23,6 +23,10 @@ from pathlib import Path
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
 
+from tools import ROOT
+
+LEAVE = f"__import__('runpy').run_path({str(ROOT / 'tools' / 'leave.py')!r}, run_name='leave')"
+
 
 class WatchedKernel(AsyncKernelManager):
     """A kernel manager that remembers how its kernel ended: an exit code, or minus a signal."""
@@ -154,8 +158,6 @@ def execute(job: dict, report) -> list[str]:
 
     With ``go_on`` an error stops nothing: each exercise of a student's lab is looked at.
     """
-    # jsonschema would spend one or two seconds on compiling a grammar for web addresses, which no notebook needs
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # Python allows it: not to be found
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
@@ -179,7 +181,7 @@ def execute(job: dict, report) -> list[str]:
             kernel_manager_class=WatchedKernel,
             allow_errors=job["go_on"],
             # Its warnings are about itself (no encryption on this machine's own ports).
-            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL", f"--IPKernelApp.exec_lines={LEAVE}"],
         )
     except PapermillExecutionError as error:
         if job["go_on"]:

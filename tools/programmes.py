@@ -51,7 +51,7 @@ def compare(line: dict[str, str], folder: Path) -> Compared | None:
     if programme is None:
         return None
     allocator = Allocator(options_of(line["allocator"]))
-    replay(programme.tape, allocator, programme.began, programme.emptied)
+    replay(programme.tape, allocator, programme.began)
     told = traces.told(programme.tape, programme.began)
     recorded = traces.recorded(read(folder / "traces" / f"{line['trace']}.csv.gz"))
     parting = told.parting(recorded)

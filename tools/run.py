@@ -1,7 +1,8 @@
 """Run the course's notebooks and say what each one cost: ``python -m tools.run`` (``make run``).
 
 Every lesson and lab runs through papermill, one process a notebook (tools/supervise.py), so one failing notebook
-stops no other. After each one ``results.json`` is replaced whole: an interrupted run keeps what was finished, and
+stops no other. On CPUs two run at a time; those that time something (``alone`` in their metadata) run at the end, with
+nothing beside them. After each one ``results.json`` is replaced whole: an interrupted run keeps what was finished, and
 ``--resume`` runs only what has not passed yet, or has changed since. At the end comes the report.
 """
 
@@ -13,7 +14,10 @@ import json
 import os
 import re
 import sys
+import time
 from ast import literal_eval
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -25,8 +29,9 @@ from minigpt.memory.readings import NOT_ON_CPU, write_atomically
 from minigpt.memory.units import gb
 from tools import ROOT, environment, glossary, report
 from tools.notebook_html import to_html
-from tools.supervise import Notebook, Result, run_one
+from tools.supervise import STOPPED, Notebook, Result, run_one, stop_all
 
+AT_ONCE = 2  # notebooks; most of them keep one CPU busy, and take a GB of memory or less
 VERSIONS = {"solutions": "instructor", "labs": "student"}  # whose version of a lab lies in which folder
 
 
@@ -145,39 +150,64 @@ def write_page(notebook: Notebook, output: Path, names: list[str]) -> str | None
     return None
 
 
-def run_all(notebooks, shared, output: Path, root: Path, facts: dict, resume: bool, order: list[str]) -> list[Result]:
-    """Run them one after the other; returns a Result each. What is finished stays on Ctrl-C."""
+def finished(notebooks: list[Notebook], run_it: Callable[[Notebook], Result], at_once: int) -> Iterator:
+    """(notebook, its Result) as each ends: ``at_once`` at a time, then each that runs alone. An error ends all."""
+    STOPPED.clear()
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            running = {pool.submit(run_it, notebook): notebook for notebook in notebooks if not notebook.alone}
+            for future in as_completed(running):
+                yield running[future], future.result()
+            for notebook in notebooks:
+                if notebook.alone:
+                    yield notebook, pool.submit(run_it, notebook).result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop_all()
+            raise
+
+
+def run_all(
+    notebooks, shared, output: Path, root: Path, facts: dict, resume: bool, order: list[str], at_once: int = 1
+) -> list[Result]:
+    """Run them, and return a Result each, in their order. What is finished stays on Ctrl-C."""
     gpu = facts["gpu"] is not None
     earlier = {entry["name"]: entry for entry in load_results(output)}
     marks = {nb.name: fingerprint(nb, shared[nb.name], root, facts["gpu"] or "cpu") for nb in notebooks}
     if not resume:
         for notebook in notebooks:
             earlier.pop(notebook.name, None)
-    done = []
+    done: dict[str, Result] = {}
     pages = [nb.name for nb in notebooks] + [path.stem for path in output.glob("*.html")]
     names = [name for name in order if name in pages]
     # A bar is for a terminal alone: a file gets the one line that each notebook ends with.
     with tqdm(total=sum(nb.code_cells for nb in notebooks), unit="cell", dynamic_ncols=True, disable=None) as bar:
-        for notebook in notebooks:
+
+        def run_it(notebook: Notebook) -> Result:
             bar.set_description(notebook.name)
+            return run_one(notebook, shared[notebook.name], output, root, gpu, marks[notebook.name], bar.update)
+
+        waiting = []
+        for notebook in notebooks:
             before = earlier.get(notebook.name)
             if before and before["status"] == "passed" and before["fingerprint"] == marks[notebook.name]:
-                done.append(Result(**before))
+                done[notebook.name] = Result(**before)
                 bar.update(notebook.code_cells)
                 say(bar, f"kept    {notebook.name}: passed before, unchanged since")
-                continue
-            forget(output, notebook.name)
-            result = run_one(notebook, shared[notebook.name], output, root, gpu, marks[notebook.name], bar.update)
+            else:
+                forget(output, notebook.name)
+                waiting.append(notebook)
+        for notebook, result in finished(waiting, run_it, at_once):
             if (output / f"{notebook.name}.ipynb").exists():
                 if problem := write_page(notebook, output, names):
                     result.problems.append(problem)
                     result.status = "failed"
             say(bar, line(result))
-            done.append(result)
+            done[notebook.name] = result
             earlier[notebook.name] = asdict(result)
             save_results(output, facts, earlier, order)
     save_results(output, facts, earlier, order)
-    return done
+    return [done[notebook.name] for notebook in notebooks]
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -187,10 +217,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--source", default="solutions", choices=("solutions", "labs"), help="which labs to run")
     parser.add_argument("--resume", action="store_true", help="keep what passed before and has not changed since")
+    parser.add_argument("--at-once", type=int, metavar="N", help=f"notebooks at a time (1 on a GPU, else {AT_ONCE})")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter")
     parser.add_argument("--output", type=Path, help="where results go (default build/run; with labs, build/run-labs)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    if args.at_once is not None and args.at_once < 1:
+        parser.error(f"--at-once is {args.at_once}; it must be at least 1")
     args.only = [name for text in args.only for name in re.split(r"[\s,]+", text) if name]
     return args
 
@@ -207,10 +240,13 @@ def main(argv: list[str] | None = None) -> int:
         shared = share_parameters(chosen, {name: value(text) for name, text in args.p})
         output.mkdir(parents=True, exist_ok=True)
         facts = environment.describe()
+        at_once = args.at_once or (1 if facts["gpu"] else min(AT_ONCE, os.cpu_count() or 1))
         where = facts["gpu"] or "On the CPU; what that makes shorter is said at the end"
         notebooks = "1 notebook" if len(chosen) == 1 else f"{len(chosen)} notebooks"
         print(f"{where}. {notebooks}, labs from {args.source}/, results in {args.output}/", flush=True)
-        results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything])
+        began = time.monotonic()
+        results = run_all(chosen, shared, output, root, facts, args.resume, [nb.name for nb in everything], at_once)
+        minutes = (time.monotonic() - began) / 60
         for entry in report.could_not(output):
             print(f"not on a CPU  {entry['notebook']}: {entry['what']}")
         page, broken = report.build(output, report_folder(output))
@@ -221,8 +257,7 @@ def main(argv: list[str] | None = None) -> int:
         print("run: stopped. What was finished is kept; go on with: make run ARGS=--resume", file=sys.stderr)
         return 130
     failed = [result.name for result in results if result.status != "passed"]
-    seconds = sum(result.seconds for result in results)
-    print(f"{len(results) - len(failed)} of {len(results)} passed in {seconds / 60:.1f} minutes. Report: {page}")
+    print(f"{len(results) - len(failed)} of {len(results)} passed in {minutes:.1f} minutes. Report: {page}")
     for problem in broken:
         print(f"run: {problem}", file=sys.stderr)
     if failed:

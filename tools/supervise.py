@@ -30,6 +30,8 @@ from tools.execute import why_dead
 PATIENCE = 10  # a notebook is stopped after this many times the minutes that it declares
 LARGEST = 100_000  # minutes or GB that a notebook may declare
 GRACE = 60  # seconds that starting a kernel may add to them
+RUNNING: set[int] = set()  # the processes that run notebooks
+STOPPED = threading.Event()
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Notebook:
         self.code_cells = sum(cell.cell_type == "code" for cell in content.cells)
         tagged = [cell.source for cell in content.cells if "parameters" in cell.metadata.get("tags", [])]
         self.parameters = assigned(tagged[0]) if tagged else set()
+        self.alone = self.ledger.get("alone") is True
 
     def budget(self, kind: str, which: str) -> float | None:
         return self.ledger.get(kind, {}).get(which)
@@ -151,6 +154,13 @@ def kill_tree(pid: int) -> None:
     psutil.wait_procs(family, timeout=10)
 
 
+def stop_all() -> None:
+    """End what runs, and start nothing more: each ``run_one`` that is going on in a thread comes to its end."""
+    STOPPED.set()
+    for pid in tuple(RUNNING):
+        kill_tree(pid)
+
+
 def run_one(
     notebook: Notebook, parameters: dict, output: Path, root: Path, gpu: bool, mark: str, on_cell=lambda: None
 ) -> Result:
@@ -181,6 +191,9 @@ def run_one(
             [sys.executable, "-m", "tools.execute", json.dumps(job)],
             stdout=subprocess.PIPE, stderr=log, text=True, env=env, start_new_session=True,
         )  # fmt: skip
+        RUNNING.add(worker.pid)
+        if STOPPED.is_set():  # while this one started
+            kill_tree(worker.pid)
         sampler = Sampler(worker.pid, gpu)
 
         def stop() -> None:
@@ -203,6 +216,7 @@ def run_one(
             timer.cancel()
             sampler.stopped.set()
             kill_tree(worker.pid)
+            RUNNING.discard(worker.pid)
     if not os.path.getsize(log.name):
         os.unlink(log.name)
     sampler.join()

@@ -12,7 +12,7 @@ import jupytext
 from tools import settings
 
 NAMES = {"lessons": re.compile(r"\d\d-[a-z0-9-]+"), "labs": re.compile(r"lab\d\d-[a-z0-9-]+")}
-FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab")
+FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab", "alone")
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ def _front_matter(given: dict, versions: dict[str, str]) -> dict:
         for part, number in value.items():
             if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < inf:
                 raise ValueError(f"front matter: {key} {part} is {number!r}; it must be a number of at least 0")
+    if "alone" in given and given["alone"] is not True:
+        raise ValueError(f"front matter: alone is {given['alone']!r}; write alone: true, or nothing")
     colab = given.get("colab", [])
     if not isinstance(colab, list):
         raise ValueError(f"front matter: colab is {colab!r}; it must be a list of packages")

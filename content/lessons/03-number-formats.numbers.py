@@ -8,7 +8,7 @@ from minigpt.memory.plan import PRECISIONS
 from minigpt.model import GPTConfig
 from minigpt.precision import FORMATS, nearest, spacing
 
-bf16, fp16, e4m3 = FORMATS["bf16"], FORMATS["fp16"], FORMATS["e4m3"]
+fp32, bf16, fp16, e4m3 = (FORMATS[name] for name in ("fp32", "bf16", "fp16", "e4m3"))
 small = GPTConfig.preset("small")
 P = Architecture.of(small).parameters
 
@@ -29,6 +29,13 @@ at_peak = peak("fp32")
 parts = (12 * P, at_peak.activations)  # what the prose names; the rest is a gradient and what an operation makes
 assert (at_peak.weights + at_peak.optimizer) / (12 * P) - 1 < 1e-4 and at_peak.gradients < 0.01 * at_peak.total
 assert 0 <= at_peak.total - sum(parts) < 0.03 * at_peak.total
+
+
+few_fp32, few_autocast = (
+    predict(small, TrainingPlan(batch=1, seq_len=64, precision=precision)).ledger.activations
+    for precision in ("fp32", "bf16-autocast")
+)
+assert few_autocast > few_fp32
 
 
 def half_of(value):

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from minigpt.checkpointing import POLICIES
 from minigpt.memory import Architecture, TrainingPlan, predict
 from minigpt.memory.predicted.flops import flops
@@ -114,6 +116,8 @@ verdicts = "\n".join(
         f"- **E is right**, and GB means GiB: $36 \\cdot 131072 \\cdot 4096 \\cdot 2$ bytes are {gb(inputs)}.",
     ]
 )
+
+random_state = torch.get_rng_state().nbytes  # what a checkpoint keeps of the CPU's generator
 
 # Try it.
 assert math.isqrt(64 // 16) == 2 and 16 * deep.n_layer + 2 + 3 * deep.vocab_size / deep.n_embd == 266

@@ -5,6 +5,8 @@ from statistics import NormalDist
 
 from minigpt.lora import adapter_parameters
 from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.gpus import GPUS
+from minigpt.memory.predicted.traffic import fused, product, rows_to_ridge, seconds, trained
 from minigpt.memory.units import GB
 from minigpt.model import GPTConfig
 from minigpt.nf4 import derive_code
@@ -37,3 +39,13 @@ def peak(**choices):
 
 lora, prepared = peak(method="lora"), peak(method="qlora")
 peft_way = peak(method="qlora", checkpointing="reentrant")
+
+# When four bits are faster.
+assert (GPUS["T4"].bandwidth, GPUS["T4"].half) == (320 * GB, 65e12)
+faster = f"{product(1, 4096, 4096).nbytes / fused(1, 4096, 4096).nbytes:.1f}"
+assert 0.9 < product(1, 4096, 4096).intensity <= 1
+for card in ("T4", "A100 80GB", "H100 80GB"):
+    assert 100 < rows_to_ridge(4096, 4096, card) < 400
+    few, many = (seconds(trained(n, 4096, 4096, four_bits=True), card) / seconds(trained(n, 4096, 4096), card)
+                 for n in (64, 4096))  # fmt: skip
+    assert few > 2 and 1 < many < 1.1

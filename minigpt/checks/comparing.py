@@ -166,7 +166,7 @@ def buckets(
             hints, changes = (wrong or {}).get(bucket), (slips or {}).get(bucket)
             id, sentence = diagnose(number, truth, hints, changes, "bytes", others, bucket)
             problems.append((id, f"{name}: {sentence}"))
-    if problems and sum(numbers.values()) == total:
+    if problems and len(numbers) == len(expected) and sum(numbers.values()) == total:
         problems.append(("total-right", "The total is right: the bytes are in the wrong buckets."))
     if problems:
         ids, sentences = zip(*problems)

@@ -22,10 +22,11 @@ from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.fits import Verdict, fits, judge
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.names import KNOWN, left_out, resolve
-from minigpt.memory.plan import ALLOWED, TrainingPlan, beyond_context
+from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predicted.evaluation import predict_evaluation
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
+from minigpt.memory.room import beyond_context
 from minigpt.memory.units import gb, gib, readable
 
 MINIGPT = ("nano", "micro", "small")  # the sizes of the course's own model

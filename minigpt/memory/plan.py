@@ -276,14 +276,6 @@ class TrainingPlan:
         return self.batch * self.seq_len
 
 
-def check_fit(architecture, plan: TrainingPlan) -> None:
-    """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
-    if plan.seq_len > architecture.context and has_learned_positions(architecture):
-        raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}, and learned")
-    plan.target_names(architecture)
-    plan.projected_names(architecture)
-
-
 def check_evaluation(
     plan: TrainingPlan, samples: int, batch: int, prediction_loss_only: bool, eval_accumulation_steps: int | None
 ) -> None:
@@ -295,18 +287,3 @@ def check_evaluation(
     if plan.loss != "model" or plan.logits_to_keep:
         name, right = ("logits_to_keep", 0) if plan.loss == "model" else ("loss", "model")
         raise ValueError(f"{name} is {getattr(plan, name)!r}; in Trainer's evaluation it must be {right!r}")
-
-
-def has_learned_positions(architecture) -> bool:
-    """Whether each position has its own row in a table, as in gpt2: then no sequence can be longer than the context."""
-    return any(tensor.name == "positions" for tensor in architecture.tensors())
-
-
-def beyond_context(architecture, plan: TrainingPlan) -> str | None:
-    """A sentence for a sequence that is longer than the model's context; its rotary positions run on all the same."""
-    if plan.seq_len <= architecture.context:
-        return None
-    return (
-        f"seq_len is {plan.seq_len:,}, beyond the model's context of {architecture.context:,}: it runs, "
-        "but on positions that the model has never seen"
-    )

@@ -1,6 +1,7 @@
 """What would fit a card: the longest sequence, the largest batch, and the cheapest changes of the plan.
 
-Each is found by asking ``predict``, and no plan is asked twice.
+Each is found by asking ``predict``, and no plan is asked twice. Checkpointing is one change: whether it can do is asked
+of the policy that keeps least, and once it does, which is the cheapest that does (``policies``).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import MOST_PASSES, TrainingPlan, has_learned_positions
-from minigpt.memory.predicted.step import predict
+from minigpt.memory.plan import MOST_PASSES, TrainingPlan
+from minigpt.memory.policies import Policies, words
+from minigpt.memory.predicted.flops import Flops, priced
+from minigpt.memory.room import has_learned_positions
 from minigpt.memory.units import readable
 
 MOST_SEQUENCES = 2**20  # where the search for a batch ends
@@ -29,6 +32,7 @@ class Change:
     costs: str
     saves: int = 0
     rank: int = 0  # how dear it is among the changes that were tried
+    checkpoints: bool = False  # whether a policy is to be chosen, or was
 
     @property
     def what(self) -> str:
@@ -48,8 +52,9 @@ class Search:
 
     def __init__(self, architecture: Architecture, plan: TrainingPlan) -> None:
         self.architecture, self.plan, self.room = architecture, plan, 0
-        self.step = predict(architecture, plan, history=False)
-        self.known = {self._few_passes(plan): self.step}
+        self.known: dict[TrainingPlan, tuple[StepMemory, Flops]] = {}
+        self.refused: dict[str, None] = {}  # policies that had no price
+        self.step, self.work = self._asked({})
 
     def found(self, room: int) -> dict[str, Any]:
         """The fields of the verdict that are searched for, where tensors have ``room`` bytes."""
@@ -62,16 +67,16 @@ class Search:
 
     def needs(self, **fields) -> int:
         """The peak's bytes with ``fields`` set otherwise. Raises what ``predict`` raises."""
-        return self._step(fields).peak.total
+        return self._asked(fields)[0].peak.total
 
     def persistent(self, **fields) -> int:
         """Bytes that stay from step to step with ``fields`` set otherwise."""
-        return self._step(fields).ledger.persistent
+        return self._asked(fields)[0].ledger.persistent
 
-    def _step(self, fields: dict[str, Any]) -> StepMemory:
+    def _asked(self, fields: dict[str, Any]) -> tuple[StepMemory, Flops]:
         plan = self._few_passes(replace(self.plan, **fields))
         if plan not in self.known:
-            self.known[plan] = predict(self.architecture, plan)
+            self.known[plan] = priced(self.architecture, plan)
         return self.known[plan]
 
     @staticmethod
@@ -92,26 +97,51 @@ class Search:
             except ValueError:
                 not_priced.append(change.what)
                 continue
-            (found if self._enough(change) else rest).append(change)
+            if self._enough(change):
+                found.append(self._settled(change))
+            else:
+                rest.append(change)
         if len(found) < WANTED and self._enough(together := self._joined(rest)):
             for pair in sorted(combinations(rest, 2), key=lambda pair: sum(change.rank for change in pair)):
                 if len(found) < WANTED and self._may_do(pair) and self._enough(both := self._joined(pair)):
-                    found.append(both)
+                    found.append(self._settled(both))
             if not found:
-                found.append(self._fewest(rest, together))
-        return tuple(sorted(found, key=lambda change: change.rank)), tuple(not_priced)
+                found.append(self._settled(self._fewest(rest, together)))
+        return tuple(sorted(found, key=lambda change: change.rank)), (*not_priced, *self.refused)
 
     def _priced(self, change: Change) -> Change:
+        if change.checkpoints:
+            change = replace(change, fields=change.fields | self._policies(change.fields).least())
         return replace(change, saves=self.step.peak.total - self.needs(**change.fields))
 
     def _enough(self, change: Change) -> bool:
         return change.saves >= self.step.peak.total - self.room
 
+    def _settled(self, change: Change) -> Change:
+        """A change that does, with the cheapest policy that does, if it has one."""
+        if not change.checkpoints:
+            return change
+        others = {name: value for name, value in change.fields.items() if name not in ("checkpointing", "use_cache")}
+        policies = self._policies(others)
+        policy, plan, n_layer = policies.cheapest(), policies.plan, self.architecture.n_layer
+        self.refused |= dict.fromkeys(policies.refused)
+        fields, work = others | policy, self._asked(others | policy)[1]
+        before = work.without if self.plan.checkpointing == "none" else self._asked(others)[1].total
+        costs = words(replace(plan, **policy), work, before, n_layer)
+        saves = self.step.peak.total - self.needs(**fields)
+        return replace(change, fields=fields, costs="; ".join(filter(None, [change.costs, costs])), saves=saves)
+
+    def _policies(self, fields: dict[str, Any]) -> Policies:
+        """The policies of checkpointing, with ``fields`` set otherwise."""
+        plan = replace(self.plan, **fields)
+        return Policies(lambda policy: self._asked(fields | policy), plan, self.architecture.n_layer, self.room)
+
     def _joined(self, changes: Sequence[Change]) -> Change:
-        """All of them together, as dear as the dearest; a later one's fields win."""
-        fields = {name: value for change in changes for name, value in change.fields.items()}
-        costs, rank = "; ".join(change.costs for change in changes), max((c.rank for c in changes), default=0)
-        return self._priced(Change(fields, costs, rank=rank))
+        """All of them together, as dear as the dearest; a later one's fields win, and a policy is chosen anew."""
+        plain = [change for change in changes if not change.checkpoints]
+        fields = {name: value for change in plain for name, value in change.fields.items()}
+        costs, rank = "; ".join(change.costs for change in plain), max((c.rank for c in changes), default=0)
+        return self._priced(Change(fields, costs, rank=rank, checkpoints=len(plain) < len(changes)))
 
     def _may_do(self, pair: tuple[Change, Change]) -> bool:
         """Whether two changes can do together: what persists has to have room, and most changes leave it as it is."""
@@ -154,9 +184,8 @@ def _candidates(plan: TrainingPlan, length: int | None, batch: int | None) -> It
         yield Change(dict(double_quantization=True), "scales rounded to 8 bits, and a kernel more for each matrix")
     if plan.optimizer == "adamw" and not plan.regime.float32_update:
         yield Change(dict(optimizer="adamw8bit"), "moments rounded to 8 bits in blocks of 256")
-    if plan.checkpointing == "none":
-        costs = "every block's forward again: about a third more compute"
-        yield Change(dict(checkpointing="full", use_cache=False), costs)
+    if plan.checkpointing != "offload":
+        yield Change({}, "", checkpoints=True)
     if plan.regime.weights == 4:
         native = plan.card is None or plan.regime.half in GPUS[plan.card].formats
         costs = "weights, gradients and moments in 16 bits: small updates are lost" if full else "a base in 16 bits"

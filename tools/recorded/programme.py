@@ -9,16 +9,17 @@ from minigpt.memory.engine.tape import Tape
 
 
 class Programme:
-    """``began``: the event of the tape with which recording began; ``emptied``: right after empty_cache."""
+    """``began``: the event of the tape with which recording began."""
 
     def __init__(self, kernels: Kernels) -> None:
         self.tape = Tape(cuda=True)
         self.tape.kernels = kernels
-        self.began, self.emptied = 0, False
+        self.began = 0
 
     def warm(self, step: Callable[[], None], warm_ups: int = 5, emptied: bool = False) -> None:
-        """Steps that nobody recorded, and one that was."""
+        """Steps that nobody recorded, and one that was; ``emptied``: right after empty_cache."""
         for _ in range(warm_ups):
             step()
-        self.began, self.emptied = len(self.tape.events), emptied
+        self.began = len(self.tape.events)
+        self.tape.emptied += [self.began] if emptied else []
         step()

@@ -85,16 +85,16 @@ def _table_mistakes(end: float, right: Tensor) -> Hints:
 def blocks(quantize: Callable, weight: Weight, code: Tensor = NF4) -> None:
     """``quantize(weight, code, block)`` -> (codes, absmax); ``code`` may be another table than NF4."""
     what = weight.text + (f", a table of {len(code)} values" if code is not NF4 else "")
-    _judge(quantize, weight.tensor(), code, weight.block, what)
+    judge(quantize, weight.tensor(), code, weight.block, what)
 
 
 def edges(quantize: Callable) -> None:
     """What common weights do not show: ties, the rounding of 1 / absmax, tiny weights, a block of zeros."""
     middle = (NF4[1:].double() + NF4[:-1].double()) / 2
     ties = middle[middle == middle.float()].float()  # absmax is 1, so each of these is x itself
-    _judge(quantize, torch.cat([torch.ones(1), ties]), NF4, 64, "weights halfway between two codes")
-    _judge(quantize, sensitive(), NF4, 64, "weights next to the middle of two codes")
-    _judge(quantize, random_weight((20, 64), seed=3, size=1e-30), NF4, 64, "weights around 1e-30")
+    judge(quantize, torch.cat([torch.ones(1), ties]), NF4, 64, "weights halfway between two codes")
+    judge(quantize, sensitive(), NF4, 64, "weights next to the middle of two codes")
+    judge(quantize, random_weight((20, 64), seed=3, size=1e-30), NF4, 64, "weights around 1e-30")
     weight, what = random_weight((4, 64), seed=5), "a weight whose second block is zeros"
     weight[1] = 0
     codes, absmax = _pair(ask(quantize, weight, NF4, 64), what)
@@ -115,7 +115,8 @@ def sensitive() -> Tensor:
     return F.pad(torch.cat(pairs), (0, 62))
 
 
-def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: str) -> None:
+def judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: str) -> None:
+    """Codes and absmax of any tensor and table: bitsandbytes' for NF4, else the nearest values."""
     n = weight.numel()
     codes, absmax = _pair(ask(quantize, weight, code, block), what)
     if code is NF4:
@@ -145,7 +146,7 @@ def _judge(quantize: Callable, weight: Tensor, code: Tensor, block: int, what: s
     i = int((codes != right).nonzero()[0])
     raise Wrong(
         "differs",
-        f"{what}: {differing(codes, right)}. The first is weight {i}, {weight.reshape(-1)[i]:.6g} in a "
+        f"{what}: {differing(codes, right)}. The first is number {i}, {weight.reshape(-1)[i]:.6g} in a "
         f"block of absmax {truth[i // block]:.6g}: yours {codes[i]}, right {right[i]}",
     )
 
@@ -181,7 +182,7 @@ def unpacked(packed: Tensor, n: int) -> Tensor:
 def _slips(weight: Tensor, code: Tensor) -> Hints:
     """What ``rounded`` is told to make each mistake."""
     slips: Hints = {
-        "tie-up": ("a weight halfway between two codes takes the upper; bitsandbytes takes the lower",
+        "tie-up": ("a number halfway between two codes takes the upper; bitsandbytes takes the lower",
                    dict(right=True)),
         "division": ("w / absmax rounds otherwise than bitsandbytes' w * (1 / absmax); take the reciprocal first",
                      dict(divide=True)),
@@ -191,10 +192,10 @@ def _slips(weight: Tensor, code: Tensor) -> Hints:
         "float64": ("the arithmetic is in float64; bitsandbytes' is in float32", dict(dtype=torch.float64)),
         "largest-below": ("the largest value below x is taken, not the nearest", dict(shift=-1)),
         "smallest-above": ("the smallest value above x is taken, not the nearest", dict(shift=0)),
-        "not-divided": ("the weights are not divided by absmax", dict(scale=lambda rows: torch.ones(len(rows)))),
-        "one-absmax": ("the weights are scaled by one absmax for the whole tensor; each block has its own",
+        "not-divided": ("the numbers are not divided by absmax", dict(scale=lambda rows: torch.ones(len(rows)))),
+        "one-absmax": ("the numbers are scaled by one absmax for the whole tensor; each block has its own",
                        dict(scale=lambda rows: rows.abs().max().expand(len(rows)))),
-        "no-abs": ("the weights are scaled by their block's largest value; the largest absolute value is asked for",
+        "no-abs": ("the numbers are scaled by their block's largest value; the largest absolute value is asked for",
                    dict(scale=lambda rows: rows.amax(1))),
     }  # fmt: skip
     if weight.dtype == torch.float32:
@@ -209,31 +210,31 @@ def _slips(weight: Tensor, code: Tensor) -> Hints:
 
 def _other_codes(weight: Tensor, code: Tensor, block: int, right: Tensor, truth: Tensor) -> Hints:
     """Codes that are no ``rounded``."""
-    n, flat = weight.numel(), weight.reshape(-1).float()
+    n, flat, steps = weight.numel(), weight.reshape(-1).float(), (len(code) - 1) // 2
     return {
         "descending": ("the codes count from the largest value down; 0 is the smallest", len(code) - 1 - right.int()),
         "argmin-of-x-minus-value": ("argmin without abs: the smallest x - value is that of the largest value",
                                     torch.full((n,), len(code) - 1)),
         "argmin-of-value-minus-x": ("argmin without abs: the smallest value - x is that of the smallest value",
                                     torch.zeros(n)),
-        "repeat": (f"absmax is dealt out with repeat; the {block} weights of a block stand together: repeat_interleave",
+        "repeat": (f"absmax is dealt out with repeat; the {block} numbers of a block stand together: repeat_interleave",
                    _pick(flat * (1 / truth).repeat(block)[:n], code)),
         "integer-steps": (
             "the codes count equal steps, as for integers; look for the nearest value of the table",
-            (7 * flat / truth.repeat_interleave(block)[:n]).round() + 7),
+            (steps * flat / truth.repeat_interleave(block)[:n]).round() + steps),
     }  # fmt: skip
 
 
 def _absmax(got, truth: Tensor, weight: Tensor, block: int, what: str) -> None:
     n = weight.numel()
-    own = f"each block of {block} weights has its own"
-    counts = {f"absmax-each-{other}": (f"that is one for every {other} weights; {own}", -(-n // other))
+    own = f"each block of {block} numbers has its own"
+    counts = {f"absmax-each-{other}": (f"that is one for every {other} numbers; {own}", -(-n // other))
               for other in (32, 64, 128, 256) if other != block}  # fmt: skip
     if weight.ndim > 1:
         counts |= {"absmax-a-column": (f"that is one for each column of the matrix; {own}", weight.shape[-1]),
                    "absmax-a-row": (f"that is one for each row of the matrix; {own}", weight.shape[0])}  # fmt: skip
     counts |= {
-        "absmax-a-weight": (f"that is one for each weight; {own}", n),
+        "absmax-a-weight": (f"that is one for each number; {own}", n),
         "short-block-lost": ("the last, short block has none", n // block),
         "one-absmax": (f"that is one for the whole tensor; {own}", 1),
     }
@@ -266,9 +267,9 @@ def _absmax_slips(truth: Tensor, weight: Tensor, block: int) -> Hints:
         "sevenths": ("that is absmax / 7, as for integers", truth / 7),
         "one-absmax": ("that is absmax of the whole tensor; each block has its own",
                        flat.abs().max().expand(len(flat))),
-        "columns": ("the blocks run along the wrong axis, down the columns; a weight is cut row after row",
+        "columns": ("the blocks run along the wrong axis, down the columns; it is cut row after row",
                     rounded(weight.transpose(0, -1), NF4, block)[1]),
-        "strided": (f"the blocks are strided: weights far apart go together, and {block} neighbours make a block",
+        "strided": (f"the blocks are strided: numbers far apart go together, and {block} neighbours make a block",
                     F.pad(weight.reshape(-1).float(), padding).view(block, -1).abs().amax(0)),
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import buckets, close
 from minigpt.checks.four_bits.asking import FOUR_BITS, NoKernels
 from minigpt.checks.naming import Hints, given
+from minigpt.checks.optimizers.moments import moment_slips, moments
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.measured.apart import measure_apart
@@ -25,7 +26,6 @@ from minigpt.memory.plan import TrainingPlan
 knows(__name__, *FOUR_BITS, guard=NoKernels)
 BUCKETS = ("frozen", "trainable", "gradients", "optimizer")
 TABLES = 64 + 1024  # bytes: bitsandbytes keeps the 16 codes and the 256 values of the 8-bit map with every matrix
-SMALL = 4096  # elements: from here on bitsandbytes' optimizer has 8-bit state
 
 _confirmed: set[str] = set()  # the cases that the meter has been asked about, as JSON; not what it said
 
@@ -97,16 +97,6 @@ def row(step: StepMemory, measured: StepMemory, model, plan: TrainingPlan, what:
     if peak:
         extra = 512 * sum(counts.values()) * on_gpu
         close(step.peak.total, measured.peak.total, f"{what}, peak", rtol=0.02, atol=extra)
-
-
-def moments(sizes: list[int], block: int = 256) -> int:
-    """Bytes of both moments of bitsandbytes' 8-bit AdamW for tensors of these sizes, with its two maps."""
-    large = [size for size in sizes if size >= SMALL]
-    return _eight(large, block) + 8 * (sum(sizes) - sum(large)) + 2048 * bool(large)
-
-
-def _eight(sizes: list[int], block: int = 256) -> int:
-    return sum(2 * (size + 4 * _ceil(size, block)) for size in sizes)
 
 
 def _ceil(n: int, group: int) -> int:
@@ -198,7 +188,6 @@ def _frozen_slips(matrices: list[tuple[int, int]], others: int, N: int) -> list[
 def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) -> list[Hints]:
     sides = [rank * side for shape in matrices for side in shape]
     n, N, right = sum(out * width for out, width in matrices), sum(sides), moments(sides)
-    large, edge = [size for size in sides if size >= SMALL], [size for size in sides if size == SMALL]
     taken = {  # the tensors that a mistake gives moments
         "no-rank": ("the rank is forgotten", [size // rank for size in sides]),
         "rank-in-out": ("r * in * out is counted; an adapter is two thin matrices, r * in and out * r",
@@ -209,36 +198,7 @@ def _optimizer_slips(matrices: list[tuple[int, int]], others: int, rank: int) ->
         "together": ("A and B are taken together; each is a tensor of its own",
                      [rank * (out + width) for out, width in matrices]),
     }  # fmt: skip
-    of_moments: Hints = {
-        "float32-moments": (
-            "float32 moments for every tensor: from 4,096 elements on they are 8-bit", 8 * N - right),
-        "float32-moments-maps": (
-            "float32 moments for every tensor, and the two maps; from 4,096 elements on they are 8-bit",
-            8 * N + 2048 - right if large else 0),
-        "eight-bit-moments": (
-            "8-bit moments for every tensor: under 4,096 elements they stay float32", _eight(sides) + 2048 - right),
-        "small-16-bit": (
-            "16-bit moments for small tensors; under 4,096 elements they are float32", -4 * (N - sum(large))),
-        "flat-two-bytes": (
-            "2 bytes per element, flat: scales are missing, and small tensors stay float32", 2 * N - right),
-        "edge": ("a tensor of exactly 4,096 elements has 8-bit moments too", 8 * sum(edge) - _eight(edge)),
-        "no-moment-scales": (
-            "the scales of the 8-bit moments are missing: a float32 for 256 elements, twice",
-            2 * sum(large) - _eight(large)),
-        "moment-scales-once": (
-            "the scales are counted once; each of the two moments has its own", sum(large) - _eight(large) // 2),
-        "one-byte-moment-scales": (
-            "the moments' scales are booked in 8 bits; they are float32", -6 * sum(_ceil(size, 256) for size in large)),
-        "moment-scale-each-64": ("64 elements share a moment's scale; it is 256", moments(sides, 64) - right),
-        "moment-scale-each-2048": ("2,048 elements share a moment's scale; it is 256", moments(sides, 2048) - right),
-        "no-maps": ("the two 8-bit maps are missing: 1,024 bytes each, once", -2048 * bool(large)),
-        "one-map": ("one of the two 8-bit maps is missing", -1024 * bool(large)),
-        "maps-for-nothing": ("the two 8-bit maps are booked, and no tensor has 8-bit moments", 2048 * (not large)),
-        "maps-a-tensor": (
-            "the 8-bit maps are booked for each tensor; the optimizer has one pair", 2048 * max(0, len(large) - 1)),
-        "one-moment": ("one of the two moments is missing", -(right - 2048 * bool(large)) // 2),
-        **given(taken, lambda sizes: moments(sizes) - right),
-    }  # fmt: skip
+    of_moments = moment_slips(sides) | given(taken, lambda sizes: moments(sizes) - right)
     beside = {
         "master-copy": ("a float32 master copy is booked; the adapters are float32 themselves", 4 * N),
         "frozen-moments": ("moments are booked for all weights; frozen ones have none", 8 * (n + others)),

@@ -130,6 +130,7 @@ class Away:
     def __init__(self, tape: Tape, value: Value) -> None:
         self.out, self.source, self.output = (value.shape, value.dtype, value.strides), value.source, value.output
         self.host = tape.new(*self.out) if tape.counts_host else None
+        tape.work.moved += value.nbytes
 
     def back(self, tape: Tape) -> Value:
         value = tape.new(*self.out)

@@ -94,6 +94,8 @@ def grouped_mm(x: Value, weight: Value, offsets: Value, fallback: bool = False) 
     stored, strides = weight.shape, weight.strides
 
     def backward(g, held=offsets if fallback else None):  # which the replacement keeps itself, not as a saved tensor
+        for _ in range(sum(wanted)):
+            tape.work.gradients(*shape, stored[2])
         if fallback:
             return [tape.new(shape, dtype), tape.new(stored, dtype, strides)]
         by_weight = tape.new(stored, dtype, strides) if wanted[1] else None
@@ -101,7 +103,9 @@ def grouped_mm(x: Value, weight: Value, offsets: Value, fallback: bool = False) 
 
     saves = [x.storage for _ in (0,) if wanted[1]] + [weight.storage for _ in (0,) if wanted[0]]
     saves += [] if fallback else [offsets.storage]
-    return tape.record("experts", (x, weight), ((shape[0], stored[2]), dtype, None), saves, backward)
+    out = tape.record("experts", (x, weight), ((shape[0], stored[2]), dtype, None), saves, backward)
+    tape.multiplied(*shape, stored[2])
+    return out
 
 
 def baddbmm(x: Value, a: Value, b: Value, scaled: bool) -> Value:
@@ -112,10 +116,13 @@ def baddbmm(x: Value, a: Value, b: Value, scaled: bool) -> Value:
     def backward(g):
         made: list[Value | None] = [None]
         for shape in shapes:
+            tape.work.gradients(*shapes[0], shapes[1][2])
             gradient = tape.new(shape, dtype)
             if scaled:
                 gradient = tape.new(shape, dtype)
             made.append(gradient)
         return made
 
-    return tape.record("fold", (x, a, b), (x.shape, dtype, None), [a.storage, b.storage], backward)
+    out = tape.record("fold", (x, a, b), (x.shape, dtype, None), [a.storage, b.storage], backward)
+    tape.multiplied(*a.shape, b.shape[2])
+    return out

@@ -10,6 +10,8 @@ A loss in chunks, and others, are in ``families.losses``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from minigpt.memory.engine import views
 from minigpt.memory.engine.casting import cast, elementwise, out_of, raised, raises
 from minigpt.memory.engine.pointwise import unary
@@ -89,7 +91,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     bias, weight, x = raised(bias, weight, x)
     tape.doing = "layer_norm"
     rows, dtype = (*x.shape[:-1], 1), x.dtype if weight is None else weight.dtype
-    out = tape.new(x.shape, x.dtype)
+    first = tape.new(x.shape, x.dtype) if tape.cuda else None
     statistics = [tape.new(rows, "float32" if tape.cuda else dtype).storage for _ in range(2)]
     inputs = [value for value in (x, weight, bias) if value is not None]
     made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
@@ -97,6 +99,7 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     def backward(g):
         return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
 
+    out = first or tape.new(x.shape, x.dtype)
     saves = [x.storage, *statistics]
     if any(wanted for _, _, wanted in made):
         return tape.record("layer_norm", inputs, out, saves, backward)
@@ -115,10 +118,11 @@ def cross_entropy(logits: Value, targets: Value) -> Value:
     log_probabilities = made if tape.autocast is None else cast(made, "float32")
     tape.doing = "nll_loss"
     dtype = log_probabilities.dtype
-    loss, total_weight = tape.new((), dtype), tape.new((), dtype)
+    out: Any = tape.new((), dtype) if tape.cuda else ((), dtype, None)  # CUDA's is the first of two, a CPU's the last
+    total_weight = tape.new((), dtype)
     shape = logits.shape
     saves = [log_probabilities.storage, targets.storage, total_weight.storage]
-    return tape.record("nll_loss", (log_probabilities,), loss, saves, lambda g: [tape.new(shape, g.dtype)])
+    return tape.record("nll_loss", (log_probabilities,), out, saves, lambda g: [tape.new(shape, g.dtype)])
 
 
 def rows_by_index(indices: Value, table: Value) -> Value:

@@ -16,13 +16,15 @@ from math import prod
 class Work:
     """FLOPs so far: of the forward pass, of what a checkpoint runs again in backward, and of gradients.
 
-    ``decoded``: how many weights of few bits were made whole, each time that they were.
+    ``decoded``: how many weights of few bits were made whole, each time that they were. ``moved``: bytes of blocks'
+    inputs that went to the CPU's memory; each comes back once.
     """
 
     forward: int = 0
     again: int = 0
     backward: int = 0
     decoded: int = 0
+    moved: int = 0
 
     def product(self, phase: str, *sizes: int) -> None:
         """One of these ``sizes`` that the model's forward makes: in backward it is made again."""

@@ -28,7 +28,8 @@ class Gemma3(Gemma2):
         return q, k, v
 
     def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
-        return {kind: rotations(hidden, positions, self.rotary_width) for kind in set(self.layer_types)}
+        kinds = set(self.layer_types)
+        return {kind: rotations(hidden, positions, self.rotary_width, self.rotary_dim // 2) for kind in kinds}
 
     def buffers(self) -> list[int]:
         return super().buffers() * len(set(self.layer_types))

@@ -98,17 +98,17 @@ class Rotary(Decoder):
 
     def turns(self, hidden: Value, positions: Value) -> dict[str, tuple[Value, Value]]:
         """cos and sin for each kind of layer."""
-        return dict.fromkeys((FULL, SLIDING), rotations(hidden, positions, self.rotary_width))
+        return dict.fromkeys((FULL, SLIDING), rotations(hidden, positions, self.rotary_width, self.rotary_dim // 2))
 
     def buffers(self) -> list[int]:
         """The rotary frequencies: two float32 vectors of half the rotated width."""
         return [4 * (self.rotary_dim // 2)] * 2
 
 
-def rotations(embedded: Value, positions: Value, width: int) -> tuple[Value, Value]:
-    """cos and sin of every position, (1 or B, T, D) each, computed in float32, kept in the embeddings' dtype."""
+def rotations(embedded: Value, positions: Value, width: int, frequencies: int) -> tuple[Value, Value]:
+    """cos and sin of every position, (1 or B, T, width) each, computed in float32, kept in the embeddings' dtype."""
     tape, shape = embedded.storage.tape, (*positions.shape, width)
-    tape.multiplied(positions.numel, 1, width // 2)  # frequencies times positions
+    tape.multiplied(positions.numel, 1, frequencies)
     return tape.new(shape, embedded.dtype), tape.new(shape, embedded.dtype)
 
 

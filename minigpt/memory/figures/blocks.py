@@ -93,9 +93,9 @@ def llama_block_autocast() -> Figure:
     notes = dict.fromkeys(("h", "h2"), "a 16-bit copy for each:") | {"length": LENGTH, "length2": LENGTH}
     copies = 2 * sum(t.shape[0] * t.shape[1] for t in a.block_tensors() if t.kind == "linear")
     return _llama_kept(
-        "The same block under autocast", "float32 weights, bfloat16 products; bytes per token", plan, AUTOCAST_EDGES,
+        "LLaMA-7B's block under autocast", "float32 weights, bfloat16 products; bytes per token", plan, AUTOCAST_EDGES,
         notes, dict.fromkeys("qk", "then turned"),
-        f"for norms and heads; once {mb(copies, 0)}, the weights in 16 bits",
+        f"norms and heads; once {mb(copies, 0)}: weights in 16 bits",
         "One block of LLaMA-7B with float32 weights under bfloat16 autocast, with the bytes per token that each edge "
         "keeps: the residual stream in float32, and a 16-bit copy of its input for each matrix that reads a norm.",
     )  # fmt: skip

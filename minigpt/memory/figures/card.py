@@ -1,6 +1,6 @@
 """The ledger of a card: one card as a container, and what lies in it at three instants of a step.
 
-Heights are in proportion to bytes. The instants are those of ``predict``; what CUDA itself takes is ``fits.CONTEXT``,
+Heights are in proportion to bytes. The instants are those of ``predict``; what CUDA itself takes is ``gpus.CONTEXT``,
 which is assumed and not predicted.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.figures.svg import Drawing, Figure
-from minigpt.memory.fits import CONTEXT
-from minigpt.memory.gpus import GPUS
+from minigpt.memory.gpus import CONTEXT, GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.units import gb

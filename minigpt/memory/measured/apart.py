@@ -18,6 +18,7 @@ started there may outlive it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
@@ -234,5 +235,14 @@ def main() -> None:
     write_atomically(answer, text)
 
 
+def leave() -> None:
+    """End as Python would, but leave a million objects to the system: to take them apart takes a second."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main()
+    leave()

@@ -30,12 +30,13 @@ def build(model, plan: TrainingPlan, device: str = "cpu") -> nn.Module:
 
     For "fake", ``fake_tensors`` must be active. Raises ValueError for a model or a plan that the libraries refuse.
     """
-    if device == "fake":
-        with at_rest(), unset_fake_temporarily(), torch.device("meta"):  # at rest: it imports what the model needs
-            built = _build(model, plan)
-        return make_fake(built).train()
-    with torch.device(device):
-        return _build(model, plan).train()
+    with at_rest():  # it imports what the model needs
+        if device == "fake":
+            with unset_fake_temporarily(), torch.device("meta"):
+                built = _build(model, plan)
+            return make_fake(built).train()
+        with torch.device(device):
+            return _build(model, plan).train()
 
 
 def _build(model, plan: TrainingPlan) -> nn.Module:

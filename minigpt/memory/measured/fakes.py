@@ -32,6 +32,17 @@ from minigpt.memory.plan import TrainingPlan
 STATE = ("absmax", "code", "offset")  # the tensors of bitsandbytes' record of a 4-bit weight
 
 
+class PlainFakeTensorMode(FakeTensorMode):
+    """Without what torch wraps around each operation against its compiler, which is not used here."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.dispatch(func, types, args, kwargs or {})
+
+
 @contextlib.contextmanager
 def fake_tensors(plan: TrainingPlan):
     """The mode, with transformers told what it cannot see. Raises ValueError for a model that reads other values."""
@@ -75,7 +86,7 @@ def fake_tensors(plan: TrainingPlan):
         (torch._refs, "native_layer_norm", layer_norm),
     ]
     try:
-        with FakeTensorMode(), contextlib.ExitStack() as told:
+        with PlainFakeTensorMode(), contextlib.ExitStack() as told:
             for place, name, answer in answers:
                 told.enter_context(mock.patch.object(place, name, answer))
             yield

@@ -16,7 +16,6 @@ On CPU torch's profiler sees it; on CUDA it is part of ``unattributed``.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,8 +30,10 @@ from torch.utils._pytree import tree_leaves
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
 from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_reference, sums_in_place, writes_in_place
 from minigpt.memory.measured.kept import kept_by_checkpoints
+from minigpt.memory.measured.quantized import scales
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
+DEVICE = torch.ops.prim.device.default  # autograd asks a fake tensor for its device, more often than it computes
 
 
 class Optimizer(Protocol):
@@ -75,20 +76,6 @@ class CudaReading:
     peak_allocated: int  # torch.cuda.max_memory_allocated
     peak_reserved: int  # torch.cuda.max_memory_reserved: what the process holds, apart from the CUDA context
     unattributed: int  # peak_allocated less the meter's peak: kernel workspaces, tensors the meter never saw
-
-
-def _scales(module: torch.nn.Module) -> list[torch.Tensor]:
-    """What bitsandbytes keeps beside a layer's weight, in records of its own: scales, and tables to read codes with."""
-    bitsandbytes = sys.modules.get("bitsandbytes")
-    if bitsandbytes is None:  # then no layer is its
-        return []
-    found = [getattr(holder, "quant_state", None) for holder in (module, *module.parameters(recurse=False))]
-    states = [state for state in found if isinstance(state, bitsandbytes.functional.QuantState)]
-    states += [state.state2 for state in states if state.nested]
-    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
-    if isinstance(module, bitsandbytes.nn.Linear8bitLt):
-        named += [getattr(holder, "SCB", None) for holder in (module.weight, module.state)]
-    return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]
 
 
 class MemoryMeter(TorchDispatchMode):
@@ -137,6 +124,8 @@ class MemoryMeter(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is DEVICE and (device := getattr(args[0], "fake_device", None)) is not None:
+            return device  # here, and not after a way through two modes
         self._operation = func
         out = func(*args, **(kwargs or {}))
         if (func is ADD and sums_in_place(args, holders(args[0]), self._last_reference)) or (
@@ -244,7 +233,7 @@ class MemoryMeter(TorchDispatchMode):
             for buffer in self.model.buffers():
                 self._book(buffer, WEIGHTS, frozen=True)
             for module in self.model.modules():
-                for tensor in _scales(module):
+                for tensor in scales(module):
                     self._book(tensor, WEIGHTS, frozen=True)
         self._book_state()
         for tensor in self.inputs:

@@ -9,6 +9,7 @@ get tensors of the shapes that bitsandbytes makes, since it cannot quantize what
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -104,3 +105,17 @@ def _eight_bit(linear: nn.Linear, plan: TrainingPlan) -> nn.Module:
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def scales(module: nn.Module) -> list[torch.Tensor]:
+    """What bitsandbytes keeps beside a layer's weight, in records of its own: scales, and tables to read codes with."""
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None:  # then no layer is its
+        return []
+    found = [getattr(holder, "quant_state", None) for holder in (module, *module.parameters(recurse=False))]
+    states = [state for state in found if isinstance(state, bitsandbytes.functional.QuantState)]
+    states += [state.state2 for state in states if state.nested]
+    named = [getattr(state, name, None) for state in states for name in ("absmax", "code", "offset")]
+    if isinstance(module, bitsandbytes.nn.Linear8bitLt):
+        named += [getattr(holder, "SCB", None) for holder in (module.weight, module.state)]
+    return [tensor for tensor in named if isinstance(tensor, torch.Tensor)]

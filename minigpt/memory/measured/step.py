@@ -2,7 +2,9 @@
 
 The model is built from its configuration (MiniGPT's code, or transformers' for a Hugging Face one), trained
 for two steps, and the second is measured: the first has no optimizer state until its end. On fake tensors
-(``device="fake"``) nothing is computed and no memory is used, so any size can be measured anywhere.
+(``device="fake"``) nothing is computed and no memory is used, so any size can be measured anywhere. There the first
+step's gradients are made at once, without forward and backward; where the second shows that a parameter has none, both
+steps are run in full.
 """
 
 from __future__ import annotations
@@ -61,8 +63,28 @@ def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
 def measure_module(module: nn.Module, plan: TrainingPlan) -> StepMemory:
     """As ``measure``, for a model that is built already; its weights are trained by two steps."""
     optimizer = make_optimizer(module, plan)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    shortly = plan.step != "first" and only_state_is_left(trained, optimizer, plan)
+    if shortly:
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter, dtype=parameter.grad_dtype)
+        optimizer.step()
+    step = _measured(module, optimizer, plan, run_first=plan.step != "first" and not shortly)
+    if shortly and any(parameter.grad is None for parameter in trained):  # and none in the first step either
+        module.zero_grad()
+        step = _measured(module, make_optimizer(module, plan), plan, run_first=True)
+    return step
+
+
+def only_state_is_left(trained: list[nn.Parameter], optimizer, plan: TrainingPlan) -> bool:
+    """Whether all that a first step leaves behind is the optimizer's state, which no value has a part in."""
+    fake = all(isinstance(parameter.data, FakeTensor) for parameter in trained)
+    return fake and plan.zero_grad == "before_forward" and not isinstance(optimizer, InBackward)
+
+
+def _measured(module: nn.Module, optimizer, plan: TrainingPlan, run_first: bool) -> StepMemory:
     batch = make_batch(module, plan)
-    if plan.step != "first":
+    if run_first:
         training_step(module, optimizer, batch, plan)
     if plan.step == "resumed":
         optimizer.zero_grad()

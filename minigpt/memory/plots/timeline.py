@@ -63,7 +63,9 @@ def _name_phases(axes: Axes, phases: list[str], height: float) -> list[tuple[str
     for name, start, end in found:
         if start:
             axes.axvline(start, color="black", linewidth=0.8, linestyle=":")
-        axes.text((start + end) / 2, height, name, ha="center", fontsize=10)
+        narrow = end == len(phases) and end - start < 0.08 * len(phases)
+        at, side = (end - 1, "right") if narrow else ((start + end) / 2, "center")  # centred, it would leave the axes
+        axes.text(at, height, name, ha=side, fontsize=10)
     return found
 
 

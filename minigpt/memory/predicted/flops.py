@@ -5,6 +5,7 @@ width and V the vocabulary:
 
     forward of a block     2 N P + 4 N T H D          a linear layer is 2 FLOPs per token and weight; scores and values
     forward of the head    2 N C V
+    forward of experts     2 N k P_e + 2 N E C        the k of E experts that a token takes, of P_e weights each; router
     backward               twice the forward for linears (the input's gradient, the weight's), 2.5 times for attention
 
 A frozen weight has no gradient of its own, so with adapters backward costs a base as much as forward does, not twice.
@@ -19,10 +20,13 @@ and half of it with a frozen base.
     sqrt             every block, less the end of each segment's last one
     selective        no product at all: what is cheap in FLOPs, and not always in time
 
-``flops`` reads all that off the tape on which ``predict`` runs the step. ``block_flops`` and ``head_flops`` are the
-formulas; tests hold both, and torch's FlopCounterMode, together.
+A mixture computes with k experts per token, however tokens spread over them, and holds all E: few FLOPs per byte. peft
+adds adapters of experts to all of the experts' matrices, whole, so their price does not depend on the tokens.
 
-Left out: all that is not a product (norms, softmax, activation functions), the optimizer's step, experts.
+``flops`` reads all that off the tape on which ``predict`` runs the step, and ``priced`` gives both from one run.
+``block_flops`` and ``head_flops`` are the formulas; tests hold both, and torch's FlopCounterMode, together.
+
+Left out: all that is not a product (norms, softmax, activation functions), and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import Architecture
+from minigpt.memory.families.experts import Experts
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import run
 
@@ -39,42 +45,61 @@ from minigpt.memory.predicted.step import run
 class Flops:
     """FLOPs of one step: of the forward passes, of what checkpointing runs again, and of the gradients.
 
-    ``decoded``: how many times a weight of 4 or 8 bits was made whole, over all weights and passes.
+    ``decoded``: how many times a weight of 4 or 8 bits was made whole, over all weights and passes. ``moved``: bytes of
+    blocks' inputs that checkpointing "offload" sent to the CPU's memory, and took back.
     """
 
     forward: int
     again: int
     backward: int
     decoded: int
+    moved: int
 
     @property
     def total(self) -> int:
-        return self.forward + self.again + self.backward
+        return self.without + self.again
+
+    @property
+    def without(self) -> int:
+        """The same step without checkpointing."""
+        return self.forward + self.backward
 
     @property
     def extra(self) -> float:
         """What checkpointing adds, as a share of the step without it."""
-        return self.again / (self.forward + self.backward)
+        return self.again / self.without
 
 
 def flops(model, plan: TrainingPlan) -> Flops:
     """The FLOPs of one training step of ``model`` under ``plan``, all of its ``accumulation`` passes.
 
-    Raises ValueError as ``predict`` does, and for a mixture of experts.
+    Raises ValueError as ``predict`` does.
     """
-    architecture = Architecture.of(model)
-    if any(tensor.kind == "experts" for tensor in architecture.tensors()):
-        raise ValueError(f"the model is a {architecture.family}, whose experts' products are not counted")
-    return run(model, plan, lambda tape, _: Flops(**vars(tape.work)))
+    return priced(model, plan)[1]
+
+
+def priced(model, plan: TrainingPlan) -> tuple[StepMemory, Flops]:
+    """``predict(model, plan)`` and ``flops(model, plan)``, from one run of the step."""
+    return run(model, plan, lambda tape, frozen: (tape.result(frozen), Flops(**vars(tape.work))))
 
 
 def block_flops(model, plan: TrainingPlan, layer: int = 0) -> int:
-    """The forward of one block, over one pass: by the formula. An adapter adds 2 N r (n_in + n_out)."""
+    """The forward of one block, over one pass: by the formula. An adapter adds 2 N r (n_in + n_out).
+
+    Raises ValueError for adapters on experts or routers, which are added to the weights and not applied to the tokens.
+    """
     architecture = Architecture.of(model)
-    targets = plan.target_names(architecture)
-    linears = [tensor for tensor in architecture.block_tensors(layer) if tensor.kind == "linear"]
-    weights = sum(prod(tensor.shape) for tensor in linears)
-    weights += sum(plan.rank * sum(tensor.shape) for tensor in linears if tensor.name in targets)
+    targets, weights = plan.target_names(architecture), 0
+    for tensor in architecture.block_tensors(layer):
+        if tensor.kind not in ("linear", "experts", "router", "gate"):
+            continue
+        rank = architecture.adapter_rank(tensor, plan, targets)
+        if rank and tensor.kind in ("experts", "router"):
+            raise ValueError(f"targets is {plan.targets!r}; {tensor.name} has an adapter that no formula here covers")
+        if isinstance(architecture, Experts) and tensor.kind == "experts":
+            weights += architecture.top_k * prod(tensor.shape[1:])
+        else:
+            weights += prod(tensor.shape) + rank * sum(tensor.shape)
     scores = 4 * plan.tokens * plan.seq_len * architecture.n_head * architecture.head_dim
     return 2 * plan.tokens * weights + scores
 

@@ -20,6 +20,7 @@ from minigpt.memory.buckets import Reserved
 from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.account import Account
 from minigpt.memory.engine.graph import BORN, DEAD, Record
+from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
 from minigpt.memory.predicted.start import make_batch, start
@@ -62,25 +63,31 @@ def history(model, plan: TrainingPlan, steps: int = 2) -> History:
     return History(told, tuple(parts))
 
 
-def reserve(model, plan: TrainingPlan, *, capacity: int | None = None, steps: int = 2) -> Reserved:
-    """What ``plan.card``'s allocator would count over a training of ``model``; without a ``capacity``, with room for all.
+def reserve(model, plan: TrainingPlan) -> Reserved:
+    """What ``plan.card``'s allocator would count over a training of ``model``: loading, a first step, and one more.
 
-    ``capacity``: the bytes that the allocator may take. Raises ValueError without a card, and as ``predict`` does.
+    Raises ValueError without a card, and as ``predict`` does.
     """
-    return counted(history(model, plan, steps), capacity)
+    told = history(model, plan)
+    found = counted(told)
+    room = GPUS[plan.card].room if plan.card else 0
+    return found if found.reserved <= room else replace(found, failed=counted(told, room).failed)
 
 
 def counted(told: History, capacity: int | None = None) -> Reserved:
-    """What an allocator with ``capacity`` bytes counts over a history."""
+    """What an allocator that may take ``capacity`` bytes (None: all that it asks for) counts over a history.
+
+    Where it fails, as far as it came.
+    """
     allocator = Allocator(device=Device(capacity))
     marks = Marks(told.parts)
     failed = ""
     try:
-        replay(told.tape, allocator, told.parts[-1], emptied=told.tape.emptied, marks=marks)
+        replay(told.tape, allocator, told.parts[-1], marks=marks)
     except OutOfMemoryError as error:
         failed = str(error)
-    peaks = allocator.statistics
-    return Reserved(peaks.allocated.peak, marks.allocated, peaks.reserved.peak, marks.reserved, marks.loaded, failed)
+    allocated = allocator.statistics.allocated.peak
+    return Reserved(allocated, marks.allocated, marks.most_reserved, marks.reserved, marks.loaded, failed)
 
 
 class Marks:
@@ -89,15 +96,15 @@ class Marks:
     def __init__(self, parts: Sequence[int]) -> None:
         self.first = parts[1] if len(parts) > 1 else 0
         self.allocated = self.reserved = ""
-        self.loaded = self._most_allocated = self._most_reserved = 0
+        self.loaded = self.most_reserved = self._most_allocated = 0
 
     def see(self, count: int, record: Record, allocator: Allocator, counting: bool) -> None:
         """Event ``count`` was ``record``'s birth; ``counting``: whether peaks of allocated bytes count yet."""
         allocated, reserved = allocator.statistics.allocated.current, allocator.statistics.reserved.current
         if count < self.first:
             self.loaded = reserved
-        if reserved > self._most_reserved:
-            self._most_reserved, self.reserved = reserved, _instant(record)
+        if reserved > self.most_reserved:
+            self.most_reserved, self.reserved = reserved, _instant(record)
         if counting and allocated > self._most_allocated:
             self._most_allocated, self.allocated = allocated, _instant(record)
 
@@ -107,18 +114,14 @@ def _instant(record: Record) -> str:
     return f"{phase}, {': '.join(filter(None, (block, doing)))}"
 
 
-def replay(
-    tape: Account,
-    allocator: Allocator,
-    began: int = 0,
-    *,
-    emptied: Sequence[int] = (),
-    marks: Marks | None = None,
-) -> None:
-    """Let ``allocator`` serve the tape's events. From event ``began`` on peaks of allocated bytes count anew, as after
-    reset_peak_memory_stats; after so many events as ``emptied`` lists, empty_cache was called.
+def replay(tape: Account, allocator: Allocator, began: int = 0, marks: Marks | None = None) -> None:
+    """Let ``allocator`` serve the tape's events.
+
+    From event ``began`` on its peaks count anew, as after reset_peak_memory_stats. The cache is emptied where the tape
+    says so.
     """
     live: dict[Record, Block] = {}
+    emptied = set(tape.emptied)
     for count, (_, record, kind) in enumerate(tape.events):
         if count in emptied:
             allocator.empty_cache()

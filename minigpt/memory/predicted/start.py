@@ -8,10 +8,11 @@ from minigpt.memory.engine.layers import Layers
 from minigpt.memory.engine.tape import WEIGHTS, Storage, Tape, Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.gpus import GPUS
-from minigpt.memory.plan import TrainingPlan, check_fit
+from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted import loading
 from minigpt.memory.predicted.cuda import CudaKernels
 from minigpt.memory.predicted.optimizer import Optimizer
+from minigpt.memory.room import check_fit
 
 
 class Start(NamedTuple):
