@@ -1,4 +1,4 @@
-"""Judging a checkpoint that a student wrote: a block that keeps its input, and runs again. The plain block is the truth.
+"""Judging a checkpoint that a student wrote: a block that keeps its input and runs again, beside the plain block.
 
     backward(Checkpoint, case)      ``Checkpoint.apply(run, x, *parameters)``: output, gradients, random numbers
     keeps(Checkpoint)               by the meter: the input, and nothing else
@@ -24,8 +24,8 @@ from minigpt.checks.verdict import Wrong
 knows(__name__)
 STATE = 8192  # bytes that may be kept beside the input: a CPU's state of random numbers is 5,056
 HINTS = {
-    "returned an incorrect number of gradients": "backward returns one for each argument of forward: None for run, x's, "
-    "then each parameter's",
+    "returned an incorrect number of gradients": "backward returns one for each argument of forward: None for run, "
+    "x's, then each parameter's",
     "does not require grad": "In backward nothing is recorded unless it says `with torch.enable_grad():`",
     "does not have a grad_fn": "In backward nothing is recorded unless it says `with torch.enable_grad():`",
     "appears to not have been used in the graph": "What is differentiated must be made from the very x that is asked "

@@ -3,7 +3,7 @@
     eager(answer, (config, batch, seq_len))      ``answer(config, batch, seq_len)``, MiniGPT in float32
     llama(answer, (config, batch, seq_len))      the same for a llama's dictionary, all in bfloat16, fused attention
 
-A block's share is what a model with two blocks keeps more than one with one (fake tensors). MiniGPT with fused
+A block's share is what a model with two blocks keeps more than one with one, on the CPU's own tensors. MiniGPT with fused
 attention is judged by ``counting.saved``.
 """
 
@@ -41,14 +41,14 @@ def llama(answer: Callable, case: tuple[dict, int, int]) -> None:
 @remembered
 def kept_eager(config: GPTConfig, batch: int, seq_len: int) -> int:
     plan = TrainingPlan(batch=batch, seq_len=seq_len, attention="eager")
-    one, two = (measure(replace(config, n_layer=n), plan).ledger.activations for n in (1, 2))
+    one, two = (measure(replace(config, n_layer=n), plan, "cpu").ledger.activations for n in (1, 2))
     return two - one
 
 
 @remembered
 def kept_llama(config: tuple[tuple[str, int], ...], batch: int, seq_len: int) -> int:
     plan, model = TrainingPlan(batch=batch, seq_len=seq_len, precision="bf16"), llama_model(dict(config))
-    one, two = (measure({**model, "num_hidden_layers": n}, plan).ledger.activations for n in (1, 2))
+    one, two = (measure({**model, "num_hidden_layers": n}, plan, "cpu").ledger.activations for n in (1, 2))
     return two - one
 
 
