@@ -76,7 +76,7 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "an eager block": (blocks.eager_slips, [(gpt(2, 84, 6, 128, 200), 3, 53), (gpt(2, 60, 5, 90, 150), 2, 37)]),
     "a llama's block": (blocks.llama_slips, [
         (block(84, 234, 14, 6, 2), 3, 41), (block(120, 310, 12, 10, 2), 1, 33),
-        (block(94, 262, 26, 6, 2), 2, 57), (block(64, 150, 26, 4, 1), 2, 29),
+        (block(102, 274, 30, 6, 2), 2, 57), (block(64, 150, 26, 4, 1), 2, 29),
     ]),
     "adapters": (counts.count_slips, [
         (GROUPED, 4, ["k_proj", "gate_proj"]), (GROUPED, 4, ["o_proj", "up_proj"]),
@@ -178,7 +178,7 @@ def drawn(subject: str, draw: random.Random) -> tuple:
         "a MiniGPT": (model,), "a llama": (llama,), "pure bf16": (*sizes(llama), "bf16"),
         "autocast": (*sizes(llama), "bf16-autocast"), "float32": (model,), "a block": (model, batch, seq_len),
         "activations": (model, batch, seq_len, "fake"), "an eager block": (model, batch, seq_len),
-        "a llama's block": ({**llama, "head_dim": head_dim + 6}, batch, seq_len), "adapters": (llama, rank, targets),
+        "a llama's block": ({**llama, "head_dim": head_dim + 10}, batch, seq_len), "adapters": (llama, rank, targets),
         "LoRA": (llama, rank, targets), "plain NF4": (odd(draw, 40_000, 90_000), 64, False),
         "double NF4": (odd(draw, 400_000, 900_000), 64, True),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
