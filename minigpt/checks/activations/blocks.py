@@ -3,8 +3,8 @@
     eager(answer, (config, batch, seq_len))      ``answer(config, batch, seq_len)``, MiniGPT in float32
     llama(answer, (config, batch, seq_len))      the same for a llama's dictionary, all in bfloat16, fused attention
 
-A block's share is what a model with two blocks keeps more than one with one, on the CPU's own tensors. MiniGPT with fused
-attention is judged by ``counting.saved``.
+A block's share is what a model with two blocks keeps more than one with one, on the CPU's own tensors. MiniGPT with
+fused attention is judged by ``counting.saved``.
 """
 
 from __future__ import annotations
