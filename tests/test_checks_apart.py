@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from minigpt.checks import naming, training
+from minigpt.checks.activations import blocks
 from minigpt.checks.adapters import counts, layer
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
@@ -47,6 +48,11 @@ def gpt(n_layer: int, n_embd: int, n_head: int, context: int, vocab_size: int) -
     return GPTConfig(n_layer=n_layer, n_embd=n_embd, n_head=n_head, context=context, vocab_size=vocab_size)
 
 
+def block(width: int, inner: int, head_dim: int, heads: int, key_heads: int) -> dict:
+    return dict(hidden_size=width, intermediate_size=inner, head_dim=head_dim, num_attention_heads=heads,
+                num_key_value_heads=key_heads)  # fmt: skip
+
+
 def sizes(model) -> tuple[int, int]:
     architecture = Architecture.of(model)
     return architecture.parameters, len(architecture.tensors())
@@ -69,6 +75,11 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     ]),
     "a block": (saved.block_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
     "activations": (saved.saved_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
+    "an eager block": (blocks.eager_slips, [(gpt(2, 84, 6, 128, 200), 3, 53), (gpt(2, 60, 5, 90, 150), 2, 37)]),
+    "a llama's block": (blocks.llama_slips, [
+        (block(84, 234, 14, 6, 2), 3, 41), (block(120, 310, 12, 10, 2), 1, 33),
+        (block(102, 274, 30, 6, 2), 2, 57), (block(64, 150, 26, 4, 1), 2, 29),
+    ]),
     "adapters": (counts.count_slips, [
         (GROUPED, 4, ["k_proj", "gate_proj"]), (GROUPED, 4, ["o_proj", "up_proj"]),
         (GROUPED, 4, SEVEN), (KNOWN["llama-7b"], 8, ["q_proj", "v_proj"]), (KNOWN["llama-7b"], 8, SEVEN),
@@ -111,12 +122,16 @@ ELSEWHERE = {
     "keeping.rank_values": "below: the ranks that mistakes give",
     "projecting._mistakes": "tensors",
     "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
+    "fitting.batch_mistakes": "batches that mistakes come to; the first that fits explains them",
+    "metering.mistakes": "what other ways of counting give; test_checks_activations tells them apart",
+    "accumulating.weightings": "test_checks_activations: what mistakes weigh the micro-batches with",
     # Tensors, compared element by element with random values: the first that fits explains them.
     "packing._pack_slips": "tensors", "packing._unpack_slips": "tensors", "packing._restoring_slips": "tensors",
     "quantizing._table_mistakes": "tensors", "quantizing._slips": "tensors", "quantizing._other_codes": "tensors",
     "adam._moment_mistakes": "tensors", "adam._weight_mistakes": "tensors", "maps._map_mistakes": "tensors",
     "blocks._restoring_mistakes": "tensors", "eight_bit._weight_mistakes": "tensors",
     "quantizing._absmax_slips": "tensors", "nested._code_slips": "tensors", "nested._restored_slips": "tensors",
+    "accumulating._wrong": "tensors", "chunks._weightings": "tensors",
 }  # fmt: skip
 
 
@@ -187,7 +202,8 @@ def drawn(subject: str, draw: random.Random) -> tuple:
     return {
         "a MiniGPT": (model,), "a llama": (llama,), "pure bf16": (*sizes(llama), "bf16"),
         "autocast": (*sizes(llama), "bf16-autocast"), "float32": (model,), "a block": (model, batch, seq_len),
-        "activations": (model, batch, seq_len, "fake"), "adapters": (llama, rank, targets),
+        "activations": (model, batch, seq_len, "fake"), "an eager block": (model, batch, seq_len),
+        "a llama's block": ({**llama, "head_dim": head_dim + 10}, batch, seq_len), "adapters": (llama, rank, targets),
         "LoRA": (llama, rank, targets), "plain NF4": (odd(draw, 40_000, 90_000), 64, False),
         "double NF4": (odd(draw, 400_000, 900_000), 64, True),
         "GaLore's state": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000),

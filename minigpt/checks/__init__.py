@@ -4,9 +4,9 @@
 
 Here is the engine: ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book meanwhile,
 ``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it. Beside it, the
-subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``adapters``, ``four_bits``,
-``galore``, and ``qlora`` on the real libraries. A function of a subject takes an answer and a case, asks the answer, then makes the
-truth, and raises ``Wrong`` or returns.
+subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``, ``adapters``,
+``four_bits``, ``galore``, and ``qlora`` on the real libraries. A function of a subject takes an answer and a case, asks
+the answer, then makes the truth, and raises ``Wrong`` or returns.
 
 Answers become plain values before anything is compared, so an object that claims to equal everything gains nothing;
 differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; comparisons are

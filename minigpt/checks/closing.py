@@ -75,8 +75,11 @@ def _closed(*args, **kwargs):
 
     from minigpt.checks.closing import refuse
 
-    if sys._getframe().f_globals["__name__"].startswith("bitsandbytes"):
+    module = sys._getframe().f_globals["__name__"]
+    if module.startswith("bitsandbytes"):
         refuse("asks-bitsandbytes", "bitsandbytes")
+    if module == "torch.utils.checkpoint":
+        refuse("asks-torch", module)
     refuse("asks-course", "the course's own arithmetic")
 
 

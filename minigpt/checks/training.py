@@ -49,9 +49,9 @@ def gradients(step: Callable, counts: tuple[int, ...]) -> None:
                 f"{which}: optimizer.step() ran {len(seen)} times over {len(batches)} micro-batches; "
                 "gradients are summed over all of them, and then comes one step",
             )
-        parts = [_gradients(reference, *batch) for batch in batches]
-        expected = _mix(parts, _shares(batches))
-        wrong = given(_mistakes(batches), partial(_mix, parts))
+        parts = [gradients_of(reference, *batch) for batch in batches]
+        expected = mix(parts, _shares(batches))
+        wrong = given(_mistakes(batches), partial(mix, parts))
         wrong["stale"] = (LEAK, {name: expected[name] + stale[name] for name in expected})
         close(seen[0], expected, f"{which}, the gradient at optimizer.step()", rtol=1e-4, atol=2e-5, wrong=wrong)
 
@@ -74,7 +74,7 @@ def returned(step: Callable, counts: tuple[int, ...]) -> None:
 def _calls(step: Callable, counts: tuple[int, ...]):
     """Three calls of the step, to be made: see ``_one_call``."""
     torch.manual_seed(len(counts))
-    model = _unsure_model()
+    model = unsure_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     yield partial(_one_call, step, model, optimizer, micro_batches(counts), "the first call")
     yield partial(_one_call, step, model, optimizer, micro_batches(counts[::-1]), "a second call")
@@ -83,7 +83,7 @@ def _calls(step: Callable, counts: tuple[int, ...]):
     yield partial(_one_call, step, model, optimizer, micro_batches(counts), "a call on a model with stale gradients")
 
 
-def _unsure_model() -> GPT:
+def unsure_model() -> GPT:
     """At its start a model is so unsure that all losses, and their errors, look alike: so its weights are larger."""
     model = GPT(TINY)
     with torch.no_grad():
@@ -163,12 +163,12 @@ def _mistakes(batches: list[Batch]) -> Hints:
     } if k > 1 else {}  # fmt: skip
 
 
-def _gradients(model: GPT, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def gradients_of(model: GPT, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
     names, parameters = zip(*model.named_parameters())
     return dict(zip(names, torch.autograd.grad(model(tokens, targets), parameters)))
 
 
-def _mix(parts: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
+def mix(parts: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
     return {
         name: torch.stack([weight * part[name] for weight, part in zip(weights, parts)]).sum(0) for name in parts[0]
     }
@@ -180,7 +180,7 @@ def _sum(losses: list[float], shares: list[float]) -> float:
 
 def frees_graphs(step: Callable) -> None:
     """With three micro-batches no more may be saved for backward at once than with one."""
-    model, saved = _unsure_model(), []
+    model, saved = unsure_model(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for counts in ((6,), (6, 3, 9)):
         batches = micro_batches(counts)

@@ -1,0 +1,173 @@
+"""Judging a cross-entropy in chunks that a student wrote; the truth is torch's on all logits, and the meter.
+
+gradients(Chunked, case)      ``Chunked.apply(hidden, weight, targets, chunk)``: the loss and both gradients
+never_whole(Chunked)          no tensor as large as the logits, and little that waits for backward
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.checks.activations.asking import metered
+from minigpt.checks.calling import explained
+from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.comparing import close
+from minigpt.checks.naming import Hints, given
+from minigpt.checks.verdict import Wrong
+from minigpt.model import IGNORE
+
+knows(__name__)
+HINTS = {
+    "returned an incorrect number of gradients": "backward returns one for each argument of forward: hidden, weight, "
+    "targets, chunk; None for the last two",
+    "does not require grad": "Inside of forward nothing is recorded: the gradient of the logits is written by hand",
+    "out of bounds": "A target of IGNORE, -100, is no row of the logits",
+    "index -100": "A target of IGNORE, -100, is no row of the logits",
+}
+
+
+class Case(NamedTuple):
+    """``tokens`` of which some targets are IGNORE, ``words``, the width, and tokens in a chunk."""
+
+    tokens: int
+    words: int
+    width: int
+    chunk: int
+    ignored: tuple[int, ...] = ()  # positions
+
+    @property
+    def text(self) -> str:
+        masked = f", {len(self.ignored)} of them IGNORE" if self.ignored else ""
+        return f"{self.tokens} tokens{masked}, {self.words} words, chunks of {self.chunk}"
+
+
+def gradients(chunked: Any, case: Case) -> None:
+    hidden, weight, targets = made(case)
+    loss, dh, dw = _ask(chunked, hidden, weight, targets, case.chunk)
+    h, w = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    truth = F.cross_entropy(h @ w.T, targets, ignore_index=IGNORE)
+    right = torch.autograd.grad(3 * truth, (h, w))
+    pieces = _pieces(hidden, weight, targets, case.chunk)
+    wrong = given(_weightings(case, targets), lambda shares: _mix(shares, pieces))
+    if 0 in [count for count, *_ in pieces] and not (loss - loss == 0).item():
+        raise Wrong("no-targets", f"{case.text}: the loss is NaN. One chunk has no target token, so its mean is 0 / 0")
+    _near(loss, truth, f"{case.text}: the loss", {id: (text, sums[0]) for id, (text, sums) in wrong.items()})
+    bare = _mix([1] * len(pieces), _softmaxes(hidden, weight, targets, case.chunk))
+    for place, (name, mine) in enumerate((("hidden", dh), ("weight", dw)), start=1):
+        if mine is None:
+            raise Wrong("no-gradient", f"{case.text}: {name} gets no gradient")
+        hints = {id: (text, 3 * sums[place]) for id, (text, sums) in wrong.items()} | {
+            "not-scaled": ("backward takes no notice of the gradient that it is given", right[place - 1] / 3),
+            "no-target": ("the 1 at the target is not taken from the softmax", 3 * bare[place]),
+        }
+        _near(mine, right[place - 1], f"{case.text}: the gradient of {name}", hints)
+
+
+def never_whole(chunked: Any) -> None:
+    case = Case(192, 512, 16, 16)
+    hidden, weight, targets = made(case)
+    head, h = nn.Linear(case.width, case.words, bias=False), hidden.requires_grad_()
+    head.weight = nn.Parameter(weight)
+    kept = metered(partial(chunked.apply, h, head.weight, targets, case.chunk), head, (h, targets))
+    whole, few = 4 * case.tokens * case.words, 4 * (case.tokens + case.words) * case.width
+    if not kept.largest < whole:
+        raise Wrong(
+            "logits-whole",
+            f"{case.text}: a tensor of {kept.largest:,} bytes is made; all logits have {whole:,}, and are never to be "
+            "there at once",
+        )
+    if not kept.kept < whole / 2:
+        raise Wrong(
+            "pieces-kept",
+            f"{case.text}: {kept.kept:,} bytes wait for backward, where all logits have {whole:,}; the two gradients "
+            f"are {few:,}",
+        )
+    if not kept.peak < whole / 2 + 2 * few:
+        raise Wrong(
+            "chunks-held",
+            f"{case.text}: {kept.peak:,} bytes are there at once, where all logits have {whole:,}: a chunk must be "
+            "gone before the next one is made",
+        )
+
+
+def made(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Random hidden (tokens, width) and weight (words, width), so large that losses differ; targets (tokens,)."""
+    generator = torch.Generator().manual_seed(case.tokens)
+    hidden, weight = (torch.randn(n, case.width, generator=generator) for n in (case.tokens, case.words))
+    targets = torch.randint(case.words, (case.tokens,), generator=generator)
+    targets[list(case.ignored)] = IGNORE
+    return hidden, weight, targets
+
+
+def _ask(chunked: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> tuple:
+    """(loss, the gradients of 3 times the loss)."""
+    if not isinstance(chunked, type) or not issubclass(chunked, torch.autograd.Function):
+        raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+
+    def run():
+        loss = chunked.apply(h, w, targets, chunk)
+        (3 * loss).sum().backward()
+        return loss.detach(), h.grad, w.grad
+
+    try:
+        return by_hand(run, building=True, twice=False, untouched=False)
+    except Wrong as verdict:
+        raise explained(verdict, HINTS) from verdict.__cause__
+
+
+def _near(mine: Tensor, truth: Tensor, what: str, wrong: Hints) -> None:
+    close(mine, truth.detach(), what, rtol=1e-4, atol=1e-5, wrong=wrong)
+
+
+# ---------------------------------------------------------------- mistakes
+
+Sums = list[Tensor]  # of a chunk or of all: the loss, and the gradients of hidden and weight
+
+
+def _pieces(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> list[tuple[int, Sums]]:
+    """For each chunk its targets, and what it adds to the sums over target tokens."""
+    pieces = []
+    h, w = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    for rows in torch.arange(len(targets)).split(chunk):
+        loss = F.cross_entropy(h[rows] @ w.T, targets[rows], ignore_index=IGNORE, reduction="sum")
+        pieces.append((int((targets[rows] != IGNORE).sum()), [loss.detach(), *torch.autograd.grad(loss, (h, w))]))
+    return pieces
+
+
+def _softmaxes(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> list[tuple[int, Sums]]:
+    """The same, where the softmax alone is the gradient of the logits, divided by all targets."""
+    pieces, n = [], int((targets != IGNORE).sum())
+    for rows in torch.arange(len(targets)).split(chunk):
+        dz = (hidden[rows] @ weight.T).double().softmax(-1) * (targets[rows] != IGNORE)[:, None] / n
+        dh = torch.zeros_like(hidden).double()
+        dh[rows] = dz @ weight.double()
+        pieces.append((0, [torch.zeros(()), dh, dz.T @ hidden[rows].double()]))
+    return pieces
+
+
+def _weightings(case: Case, targets: Tensor) -> Hints:
+    """What common mistakes weigh the chunks' sums with."""
+    n = [int((part != IGNORE).sum()) for part in targets.split(case.chunk)]
+    k, total = len(n), sum(n)
+    return {
+        "mean-of-means": ("the mean of the chunks' means is taken; a chunk with few targets then counts for more",
+                          [1 / max(1, count) / k for count in n]),
+        "sum-of-means": ("the chunks' means are summed", [1 / max(1, count) for count in n]),
+        "all-positions": ("it is divided by all tokens; those that are IGNORE are no targets",
+                          [1 / case.tokens] * k),
+        "never-divided": ("it is the sum over the targets; the mean is asked for", [1.0] * k),
+        "by-chunk": ("it is divided by the chunk's size and the number of chunks; the last chunk may be short",
+                     [1 / case.chunk / k] * k),
+        "only-last": ("only the last chunk is in it", [0.0] * (k - 1) + [1 / total]),
+        "last-lost": ("the last chunk, which is short, is not in it", [1 / total] * (k - 1) + [0.0]),
+    }  # fmt: skip
+
+
+def _mix(shares: list[float], pieces: list[tuple[int, Sums]]) -> Sums:
+    return [torch.stack([share * sums[i] for share, (_, sums) in zip(shares, pieces)]).sum(0) for i in range(3)]
