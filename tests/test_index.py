@@ -69,7 +69,7 @@ def test_its_cells_run(capsys):
     exec(code[0], {})
     assert re.findall(r"^(\w+) +[\d.]+ GB of [\d.]+ GB$", capsys.readouterr().out, re.M) == ["full", "lora", "qlora"]
     exec(code[1], {})
-    assert "23.34 GB at the peak: probably does not fit the RTX 4090" in capsys.readouterr().out
+    assert re.search(r"25\.\d+ GB reserved: (probably )?does not fit the RTX 4090", capsys.readouterr().out)
     arguments = re.search(r'^!"\{sys\.executable\}" -m minigpt\.memory (.*)$', code[2], re.M)[1]
     assert predict_command(shlex.split(arguments)) == 1  # it does not fit as it stands, and says what would make it
     assert "what makes it fit, the cheapest first" in capsys.readouterr().out

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
 from minigpt.memory import BUCKETS, Architecture, TrainingPlan, predict, predict_evaluation
 from minigpt.memory.__main__ import EVALUATION, MINIGPT, main, make_parser
-from minigpt.memory.fits import fits, judge
+from minigpt.memory.fits import fits
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.measured.step import measure
 from minigpt.memory.recipes import APART
@@ -77,7 +77,7 @@ def test_a_size_of_minigpt_is_a_name(capsys):
 def test_without_a_card_it_says_which_would_do(capsys):
     assert main(["gpt2", "--batch", "8", "--seq-len", "1024"]) == 0
     plan = TrainingPlan(batch=8, seq_len=1024)
-    enough = [card for card in GPUS if judge(predict("gpt2", replace(plan, card=card)), replace(plan, card=card)).fits]
+    enough = [card for card in GPUS if fits("gpt2", plan, card).fits]
     assert capsys.readouterr().out.endswith(f"\nfits on: {', '.join(enough)}\n") and enough
     assert main(["llama-65b"]) == 0 and "fits on: none of the known cards" in capsys.readouterr().out
 

@@ -23,7 +23,7 @@ REACHED = [row for row in ROWS if row.predicted is not None]
 def test_every_row_is_predicted_or_says_why_not():
     assert [row.id for row in ROWS] == [row["id"] for row in published_rows()]
     assert all(row.reason for row in ROWS if row.predicted is None)
-    assert Counter(row.group for row in REACHED) == {"fitcheck": 41, "LitGPT": 15, "peft": 2}
+    assert Counter(row.group for row in REACHED) == {"fitcheck": 41, "fitcheck, reserved": 41, "LitGPT": 15, "peft": 2}
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,23 @@ def test_a_file_without_rows_is_refused(tmp_path):
 
 
 def test_the_prediction_is_within_three_percent_in_the_median_and_ten_at_worst():
-    assert median(abs(row.error) for row in REACHED) < 0.03
-    assert max(abs(row.error) for row in REACHED) < 0.10
+    errors = [abs(row.error) for row in REACHED if "reserved" not in row.group]
+    assert median(errors) < 0.03 and max(errors) < 0.10
 
 
-def test_peft_on_a_t4_is_within_two_percent():
-    """41 steps of LoRA and QLoRA, checkpointed, with and without a score matrix, batches of 1 to 12."""
+def test_peft_on_a_t4_is_within_a_third_of_a_percent():
+    """41 steps of LoRA and QLoRA, checkpointed, with and without a score matrix, batches of 1 to 12: whole blocks."""
     errors = [abs(row.error) for row in REACHED if row.group == "fitcheck"]
-    assert max(errors) < 0.02 and median(errors) < 0.005
+    assert len(errors) == 41 and max(errors) < 0.003 and median(errors) < 0.0005
+
+
+def test_what_peft_reserved_on_a_t4():
+    """The same steps. LoRA, which is loaded on the CPU and moved, is within 1%, mostly exact; 4 bits leave holes."""
+    rows = [row for row in REACHED if row.group == "fitcheck, reserved"]
+    errors = sorted(abs(row.error) for row in rows)
+    assert len(errors) == 41 and median(errors) < 0.02 and errors[int(0.9 * 41)] < 0.08 and errors[-1] < 0.16
+    moved = [abs(row.error) for row in rows if " LoRA" in row.what]
+    assert len(moved) == 14 and max(moved) < 0.01 and sum(error < 1e-5 for error in moved) >= 8
 
 
 @pytest.mark.parametrize("attention, scores", [("eager", 512 * 2**20), ("sdpa", 0)])

@@ -24,6 +24,7 @@ from minigpt.memory.gpus import GPUS
 from minigpt.memory.names import KNOWN, left_out, resolve
 from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predicted.evaluation import predict_evaluation
+from minigpt.memory.predicted.reserved import reserve
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.recipes import APART, RECIPES
 from minigpt.memory.room import beyond_context
@@ -118,9 +119,10 @@ def _minigpt(name: str):
 def _predicted(model, plan: TrainingPlan) -> dict:
     architecture = Architecture.of(model)
     verdict = fits(architecture, plan) if plan.card else None
-    step = verdict.step if verdict else predict(architecture, plan)
+    step = verdict.step if verdict and verdict.step else predict(architecture, plan)
     warning = None if verdict else beyond_context(architecture, plan)
-    report = dict(parameters=architecture.parameters, plan=plan, step=step, verdict=verdict)
+    cards = [] if verdict else _cards(step, plan, architecture)
+    report = dict(parameters=architecture.parameters, plan=plan, step=step, verdict=verdict, cards=cards)
     return {**report, "notes": [f"warning: {warning}"] if warning else []}
 
 
@@ -131,7 +133,8 @@ def _measured(model, plan: TrainingPlan) -> dict:
     step = measure(_configuration(model), plan)
     note = f"measured, not predicted: a real step on fake tensors, in {time.perf_counter() - began:.1f} s"
     verdict = judge(step, plan) if plan.card else None
-    return dict(parameters=None, plan=plan, step=step, verdict=verdict, notes=[note])
+    cards = [] if verdict else _cards(step, plan, None)
+    return dict(parameters=None, plan=plan, step=step, verdict=verdict, cards=cards, notes=[note])
 
 
 def _evaluated(
@@ -169,14 +172,23 @@ def _text(report: dict) -> str:
         total, plan = evaluation.peak.total, report["plan"]
         answer = f": {'fits' if judge(evaluation, plan).fits else 'does not fit'}" if plan.card else ""
         lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}{answer}"]
-    lines += ["", str(verdict) if verdict else f"fits on: {_cards(step, report['plan'])}"]
+    lines += ["", str(verdict) if verdict else f"fits on: {', '.join(report['cards']) or 'none of the known cards'}"]
     lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
     return "\n".join(lines)
 
 
-def _cards(step: StepMemory, plan: TrainingPlan) -> str:
-    """The cards with room for a step that was asked about without one."""
-    return ", ".join(name for name in GPUS if judge(step, replace(plan, card=name)).fits) or "none of the known cards"
+def _cards(step: StepMemory, plan: TrainingPlan, architecture: Architecture | None) -> list[str]:
+    """The cards with room for a step that was asked about without one. What fits one fits a larger one.
+
+    A step that was measured, or is not followed on a card, is judged by its tensors.
+    """
+    if architecture is None or plan.quantization == "int8":
+        return [name for name in GPUS if judge(step, replace(plan, card=name)).fits]
+    found = set[str]()
+    for name in sorted(GPUS, key=lambda name: GPUS[name].room):
+        if found or step.peak.total <= GPUS[name].room and not reserve(architecture, replace(plan, card=name)).failed:
+            found.add(name)
+    return [name for name in GPUS if name in found]
 
 
 def _json(report: dict) -> str:

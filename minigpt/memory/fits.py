@@ -5,10 +5,10 @@
 What decides is what the allocator reserves, ``predicted.reserved``. A full device gets unused blocks back before a
 request fails, so a training may fit that would reserve more than there is.
 
-A predicted verdict is ``sure`` where the card has room for MARGIN more than is predicted to be reserved, or has none for
-the blocks that are in use: of 41 published steps on a T4 the worst reserved 5.8% more than predicted, and blocks in use
-are within 0.3%. A measured step and an evaluation are known by their tensors alone; for them room is what is left where
-the allocator reserves RESERVED more than those: 4 to 42%, with 12% in the middle, in the same steps.
+A predicted verdict is ``sure`` where the card has room for MARGIN more than is predicted to be reserved, or none for
+the blocks in use: of 41 published steps on a T4 the worst reserved 5.9% more than predicted, and blocks in use are
+within 0.3%. A measured step and an evaluation are known by their tensors alone; for them room is what is left where the
+allocator reserves RESERVED more than those: 4 to 42%, with 12% in the middle, in the same steps.
 
 Left out: what other programs hold on the card, and sharding.
 """
@@ -16,6 +16,7 @@ Left out: what other programs hold on the card, and sharding.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families.architecture import Architecture
@@ -106,26 +107,22 @@ class Verdict:
 
     def _reserved(self) -> list[str]:
         assert self.step is not None and self.step.card is not None
-        found = self.step.card
-        unused = readable(found.reserved - found.allocated)
-        lines = [f"that is what the allocator reserves: {readable(found.allocated)} in use at most, {unused} more between",
-                 f"assumed, not predicted: {readable(CONTEXT)} for CUDA's context"]  # fmt: skip
-        return (
-            lines
-            if self.sure
-            else [*lines, f"not sure: published steps reserved up to {MARGIN:.0%} more than predicted"]
-        )
+        used, unused = self.step.card.allocated, self.step.card.reserved - self.step.card.allocated
+        lines = [
+            f"so much the allocator reserves: {readable(used)} in use at most, {readable(unused)} more between blocks",
+            f"assumed, not predicted: {readable(CONTEXT)} for CUDA's context",
+        ]
+        if not self.sure:
+            lines.append(f"not sure: published steps reserved up to {MARGIN:.0%} more than predicted")
+        return lines
 
     def _assumed(self) -> list[str]:
-        middle = f"{RESERVED[1]:.0%} more than the tensors"
+        least, middle, most = RESERVED
         lines = [
-            f"assumed, not predicted: {readable(CONTEXT)} for CUDA's context, and an allocator that reserves {middle}"
+            f"assumed, not predicted: {readable(CONTEXT)} for CUDA's context, and an allocator that reserves "
+            f"{middle:.0%} more than the tensors"
         ]
-        return (
-            lines
-            if self.sure
-            else [*lines, f"not sure: published steps reserved {RESERVED[0]:.0%} to {RESERVED[2]:.0%} more"]
-        )
+        return lines if self.sure else [*lines, f"not sure: published steps reserved {least:.0%} to {most:.0%} more"]
 
 
 def fits(model, plan: TrainingPlan, card: str | None = None) -> Verdict:
@@ -140,7 +137,30 @@ def fits(model, plan: TrainingPlan, card: str | None = None) -> Verdict:
     plan = replace(plan, card=find_gpu(card))
     search = Search(architecture, plan)
     verdict = judge(replace(search.step, card=reserve(architecture, plan)), plan, architecture)
-    return replace(verdict, **search.found(verdict.tensors_may_take))
+    return replace(verdict, **_searched(search, verdict))
+
+
+def _searched(search: Search, verdict: Verdict) -> dict[str, Any]:
+    """What ``search`` finds, with as many of the room for tensors as in this step, or less, until it is reserved, too.
+
+    Search asks the steps alone, many of them; what it comes to is gone through from loading on.
+    """
+
+    def runs(**fields) -> bool:
+        return not reserve(search.architecture, replace(search.plan, **fields)).failed
+
+    found = search.found(verdict.tensors_may_take)
+    for asked, name in (("seq_len", "longest_sequence"), ("batch", "largest_batch")):
+        most, least, percent = found[name] or 0, getattr(search.plan, asked) if verdict.fits else 0, 2
+        while most > least and not runs(**{asked: most}):
+            most, percent = most - max(1, percent * most // 100), 2 * percent
+        found[name] = max(most, least) or None
+    for share in (1.0, 0.9, 0.8):
+        changes = found["changes"] if share == 1.0 else search.found(int(share * verdict.tensors_may_take))["changes"]
+        found["changes"] = tuple(change for change in changes if runs(**change.fields))
+        if found["changes"] or not changes:
+            break
+    return found
 
 
 def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | None = None) -> Verdict:

@@ -66,7 +66,10 @@ class Policies:
         return self.full if near and self._fits(self.full) else self.offload
 
     def cheapest(self) -> Fields:
-        """The policy that takes the least time of those whose peak is at most ``room``. ``least`` must be one."""
+        """The policy that takes the least time of those whose peak is at most ``room``. ``least`` must be one.
+
+        "every" is bisected, as though each checkpointed block took from the peak; one that fits narrowly may be missed.
+        """
         if self._fits(self.selective):
             return self.selective
         if self._fits(self.full):

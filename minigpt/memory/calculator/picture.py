@@ -53,7 +53,7 @@ def title(answer: Answer) -> str:
     verdict = answer.verdict
     word = "" if verdict.sure else "probably "
     word += "fits" if verdict.fits else "does not fit"
-    return f"{gb(verdict.needs)} at the peak: {word} the {verdict.card}"
+    return f"{gb(verdict.needs)} {'reserved' if verdict.predicted else 'at the peak'}: {word} the {verdict.card}"
 
 
 def chosen(choice: Choice) -> str:
@@ -72,14 +72,23 @@ def words(answer: Answer) -> str:
         return f"{what}. {title(answer)}: {answer.refusal}."
     sizes = ", ".join(f"{bucket} {readable(getattr(answer.step.peak, bucket))}" for bucket in BUCKETS)
     vram, room = answer.room
-    return f"{what}. {title(answer)}: {sizes}. {answer.choice.card} holds {gb(vram)}; tensors may take {gb(room)}."
+    between = f", unused between blocks {readable(unused)}" if (unused := _unused(answer)) else ""
+    card = answer.choice.card
+    return f"{what}. {title(answer)}: {sizes}{between}. {card} holds {gb(vram)}; the allocator may take {gb(room)}."
+
+
+def _unused(answer: Answer) -> int:
+    """Bytes that are reserved above the tensors of the peak."""
+    assert answer.step and answer.verdict
+    return answer.verdict.needs - answer.step.peak.total if answer.verdict.predicted else 0
 
 
 def bar(answer: Answer) -> str:
     """The buckets at the peak, end to end, inside the card's frame or beyond it; bytes in percent of the width."""
     assert answer.step
     peak, frozen, (vram, room) = answer.step.peak, answer.frozen, answer.room
-    whole = 1.01 * max(peak.total, vram)
+    unused = _unused(answer)
+    whole = 1.01 * max(peak.total + unused, vram)
 
     def percent(nbytes: float) -> str:
         return f"{100 * nbytes / whole:.6f}%"
@@ -100,6 +109,11 @@ def bar(answer: Answer) -> str:
             parts.append(f'<rect width="{percent(frozen)}" y="{y}" height="{height}" fill="url(#{HATCH})"/>')
         begin += size
     frame = 'fill="none" stroke="currentColor"'
+    if unused:
+        parts.append(
+            f'<rect class="unused" x="{percent(begin)}" width="{percent(unused)}" y="{y}" height="{height}" {frame} '
+            f'stroke-dasharray="4 3"><title>reserved, unused between blocks {readable(unused)}</title></rect>'
+        )
     parts.append(f'<rect x="0" width="{percent(vram)}" y="{TOP}" height="{HEIGHT}" {frame} stroke-width="2"/>')
     floor = TOP + HEIGHT
     for n, nbytes in enumerate(ticks := _ticks(whole)):
@@ -131,11 +145,11 @@ def _legend(answer: Answer) -> str:
         hatched = f" ({readable(frozen)} frozen: hatched)" if bucket == "weights" and frozen else ""
         entries.append(f"<span>{swatch} {bucket} <b>{size}</b>{hatched}</span>")
     vram, room = answer.room
+    if unused := _unused(answer):
+        dashed = '<span style="display:inline-block;width:.8em;height:.8em;border:1px dashed currentColor"></span>'
+        entries.append(f"<span>{dashed} reserved, unused <b>{readable(unused)}</b></span>")
     grey = '<span style="display:inline-block;width:.8em;height:.8em;background:currentColor;opacity:.18"></span>'
-    entries.append(
-        f"<span>frame: {answer.choice.card}, {gb(vram)}; "
-        f"{grey} {gb(vram - room)} of it for CUDA and the allocator</span>"
-    )
+    entries.append(f"<span>frame: {answer.choice.card}, {gb(vram)}; {grey} {gb(vram - room)} of it for CUDA</span>")
     return f'<div style="display:flex;flex-wrap:wrap;gap:0 1.2em">{"".join(entries)}</div>'
 
 

@@ -36,18 +36,21 @@ class CudaKernels(Kernels):
         self.handles: dict[tuple[bool, bool], Value] = {}  # by whether it is autograd's thread, and cuBLASLt's
 
     def begin(self, tape: Tape) -> None:
-        """Both threads have multiplied before."""
-        tape.doing = "cuBLAS workspace"
-        self.handles = {(thread, False): tape.new((self.workspace,), "uint8") for thread in (False, True)}
+        """An earlier step has been: backward's workspace is there. Forward's come early, with its first products."""
+        self._handle(tape, (True, False))
 
     def product(self, tape: Tape, *factors: Value, biased: bool = False) -> None:
         copies = [tape.new(x.shape, x.dtype) for x in factors if not _multiplies(x)]
         handle = tape.phase == "backward", biased
         if handle not in self.handles:
-            doing, tape.doing = tape.doing, "cuBLASLt workspace" if biased else "cuBLAS workspace"
-            self.handles[handle] = tape.new((LT_WORKSPACE if biased else self.workspace,), "uint8")
-            tape.doing = doing
+            self._handle(tape, handle)
         del copies
+
+    def _handle(self, tape: Tape, handle: tuple[bool, bool]) -> None:
+        biased = handle[1]
+        doing, tape.doing = tape.doing, "cuBLASLt workspace" if biased else "cuBLAS workspace"
+        self.handles[handle] = tape.new((LT_WORKSPACE if biased else self.workspace,), "uint8")
+        tape.doing = doing
 
     def reduction(self, x: Value, kept: tuple[int, ...], itemsize: int | None = None) -> None:
         sizes = reduce.scratch(x.shape, x.strides, kept, itemsize or FLOAT, self.processors, self.threads)

@@ -8,7 +8,7 @@ optimizer's state is there before the step begins.
 
 and its three usual instants are the backward of the log-softmax, a block's backward, and the optimizer's step.
 
-With ``plan.card`` the kernels are CUDA's: what they ask for beside their results is booked (``predicted.cuda``), softmax
+With ``plan.card`` the kernels are CUDA's: what they ask for beside their results is there (``predicted.cuda``), softmax
 and LayerNorm are as CUDA has them, and its autocast leaves them in float32. The buckets stay bytes of tensors; whole
 blocks, and what is reserved for them, are ``predicted.reserved``.
 
