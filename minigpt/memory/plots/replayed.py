@@ -12,6 +12,7 @@ the order in which a library loads weights: here it is the model's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -115,9 +116,8 @@ class Replay:
         """One step of ``seq_len`` tokens per sequence (None: the plan's). The first one loads the model before it."""
         kind = "steady" if self._loaded else "first"
         events, saved = requests(self.model, replace(self.plan, seq_len=seq_len or self.plan.seq_len, step=kind))
-        for block in self._left.values():
-            self._free(block)
-        self._left, before = {}, ""
+        self.forget()
+        before = ""
         for phase, record, what in events:
             stays = phase == "before" and record.born[2] != "batch"
             if stays and self._loaded:
@@ -140,6 +140,18 @@ class Replay:
         """As ``torch.cuda.empty_cache()`` between two steps."""
         self.allocator.empty_cache()
 
+    def forget(self) -> None:
+        """What the last step left dies: as the next one begins, or when a failed one's error has been handled."""
+        for block in self._left.values():
+            self._free(block)
+        self._left = {}
+
+    def peaks(self) -> list[tuple[int, int]]:
+        """What was (allocated, reserved) at most within each step, in bytes."""
+        edges = [at for name, at in self.marks if name == "forward"] + [self.allocator.event]
+        columns = [_highest(noted, edges) for noted in (self.held, self.segments)]
+        return list(zip(*columns, strict=True))
+
     def _allocate(self, record: Record, bucket: str) -> Block:
         block = self.allocator.allocate(record.nbytes)
         self._notes[block.address] = note = Held(block.address, block.size, bucket, self.allocator.event)
@@ -149,6 +161,22 @@ class Replay:
     def _free(self, block: Block) -> None:
         self._notes.pop(block.address).died = self.allocator.event + 1
         self.allocator.free(block)
+
+
+def _highest(noted: Sequence[Held] | Sequence[Taken], edges: list[int]) -> list[int]:
+    """The largest sum of sizes between each edge and the next; what dies at an event goes before what is born at it."""
+    changes = [(it.born, it.size) for it in noted] + [(it.died, -it.size) for it in noted if it.died is not None]
+    level, at, found = 0, 0, []
+    changes.sort()
+    for start, end in zip(edges, edges[1:]):
+        while at < len(changes) and changes[at][0] <= start:
+            level, at = level + changes[at][1], at + 1
+        highest = level
+        while at < len(changes) and changes[at][0] <= end:
+            level, at = level + changes[at][1], at + 1
+            highest = max(highest, level)
+        found.append(highest)
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from math import log10
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -45,16 +46,13 @@ def skyline(replay: Replay, title: str, *, first: int = 0, last: int | None = No
         _draw(axes, found, facecolor=style.COLORS[bucket], **edge)
     axes.set_xlim(first, max(last, first + 1))
     axes.set_ylim(0, 1.06 * top)
+    bar = _scale(axes, top)
     _name_phases(axes, replay.marks, first, last, 1.02 * top)
     ground = Patch(facecolor=GROUND, label="reserved, free")
     present = {block.bucket for block in blocks}
     style.legend_beside(axes, [*(style.swatch(bucket) for bucket in BUCKETS if bucket in present), ground])
-    style.finish(
-        axes,
-        title,
-        "allocations and frees, in order (not in seconds)",
-        "segments, one above the other (MiB, with gaps)",
-    )
+    label = f"segments, one above the other (the bar: {bar:,} MiB)"
+    style.finish(axes, title, "allocations and frees, in order (not in seconds)", label)
     statistics = replay.allocator.statistics
     peaks = [f"{counter.peak / MIB:,.0f} MiB" for counter in (statistics.allocated, statistics.reserved)]
     told = f"{len(floors)} segments, and {len(blocks):,} blocks in them, by address and time"
@@ -102,6 +100,16 @@ def _draw(axes: Axes, boxes: list, **look) -> None:
     if boxes:
         rectangles = axes.add_collection(PolyCollection(boxes, **look), autolim=False)
         rectangles.set_in_layout(False)  # there may be thousands
+
+
+def _scale(axes: Axes, top: float) -> int:
+    """A bar beside the axes in place of ticks, which gaps would make wrong: a round number of MiB, which it returns."""
+    power = 10 ** int(log10(top / 4))
+    bar = next(n * power for n in (5, 2, 1) if n * power <= top / 4)
+    axes.set_yticks([])
+    axes.yaxis.labelpad = 16
+    axes.plot([-0.012] * 2, [0, bar], color="black", linewidth=3, transform=axes.get_yaxis_transform(), clip_on=False)
+    return bar
 
 
 def _name_phases(axes: Axes, marks: list[tuple[str, int]], first: int, last: int, height: float) -> None:
