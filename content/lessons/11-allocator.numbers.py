@@ -1,10 +1,8 @@
 """The numbers in the prose of lesson 11. content/README.md says how it uses them."""
 
-import csv
 import random
 import re
 import textwrap
-from pathlib import Path
 from statistics import median
 
 from minigpt.memory.fits import RESERVED
@@ -13,12 +11,12 @@ from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.plots.replayed import Replay
 from minigpt.memory.predicted.allocator import Allocator, Options, OutOfMemoryError
 from minigpt.memory.units import GIB, MIB
-from tools import ROOT
+from tools.published import published_rows
 from tools.shown import shown
 
 # Readings of a T4: allocated, reserved, and the context, in MiB.
 readings = []
-for row in csv.DictReader(Path(ROOT, "tests/readings/published.csv").open(encoding="utf8")):
+for row in published_rows():
     both = re.search(r"original ([\d.]+) MiB alloc / ([\d.]+) MiB reserved", row["notes"])
     if both and row["kind"] == "allocated":
         beyond = re.search(r"process = reserved \+ ([\d.]+) MiB context", row["notes"])
