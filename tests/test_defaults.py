@@ -134,6 +134,15 @@ def test_peft_leaves_the_kind_to_torch_which_takes_the_older_one():
     assert "| reentrant: it hands on `{}`, and torch decides |" in text
 
 
+def test_transformers_puts_the_longest_batch_first_where_it_groups_by_length():
+    from transformers.trainer_pt_utils import get_length_grouped_indices
+
+    lengths = [*range(100, 200), 860, *range(200, 300)]
+    assert all(get_length_grouped_indices(lengths, 8)[0] == 100 for _ in range(5))
+    words = " ".join(str(get_length_grouped_indices.__doc__).split())
+    assert "so that an OOM happens sooner rather than later" in words  # lesson 11 quotes it
+
+
 def test_get_peft_model_lets_the_embedding_s_output_take_a_gradient():
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(tiny_llama(), peft.LoraConfig(target_modules=["q_proj"]))

@@ -22,6 +22,7 @@ from minigpt.model import GPTConfig
 from tests.tiny_course import LESSON, cells
 from tools import ROOT, build, figures, place
 from tools.notebook_html import to_html
+from tools.published import published_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 every = pytest.mark.parametrize("name", FIGURES)
@@ -132,6 +133,15 @@ def test_lora_counts_what_peft_adds():
     assert f"{n * n:,} numbers" in said and f"= {r * n:,}" in said
     assert f"trained: {2 * r * n:,} numbers, {2 * r / n:.2%} of W's" in said
     assert readable(2 * n * n) in said and readable(16 * 2 * r * n) in said
+
+
+def test_segments_are_what_the_rules_give_by_hand():
+    """Two small blocks; 6, a hole and 6 in a segment of 20; 25 in one of 26, whose last MiB is not split off."""
+    said = words("segments")
+    assert f"allocated: {0.75 + 0.75 + 6 + 6 + 26} MiB" in said
+    assert f"reserved: {2 + 20 + 26} MiB" in said and f"nvidia-smi: {2 + 20 + 26 + 141} MiB" in said
+    contexts = {row["notes"].partition("process = reserved + ")[2].split(" ")[0] for row in published_rows()}
+    assert {round(float(context)) for context in contexts - {""}} == {141}
 
 
 def test_nf4_takes_the_bytes_of_real_tensors():

@@ -16,6 +16,7 @@ from minigpt.memory.figures.checkpoints import checkpoint_policies
 from minigpt.memory.figures.formats import number_formats
 from minigpt.memory.figures.lora import lora
 from minigpt.memory.figures.nf4 import nf4
+from minigpt.memory.figures.segments import segments_and_blocks
 from minigpt.memory.figures.step import step_life
 from minigpt.memory.figures.svg import Figure
 
@@ -30,6 +31,7 @@ FIGURES = {
     "lora": lora,
     "nf4": nf4,
     "number-formats": number_formats,
+    "segments": segments_and_blocks,
     "step-life": step_life,
 }
 
