@@ -16,7 +16,7 @@ from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import make_batch, measure_module, training_step
 from minigpt.memory.predicted.flops import block_flops, flops, head_flops
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 from minigpt.memory.saved import saved_by_block
 from minigpt.memory.segments import segments
 from minigpt.memory.units import KIB

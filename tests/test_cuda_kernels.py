@@ -14,7 +14,7 @@ from minigpt.memory.engine.graph import BORN, DEAD
 from minigpt.memory.engine.tape import Leaf, Tape
 from minigpt.memory.predicted.cuda import CudaKernels, sort_bytes
 from minigpt.memory.predicted.reduce import scratch
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 
 WORKSPACE = 8_519_680
 MANY = dict(processors=108, threads=2048)  # an A100's

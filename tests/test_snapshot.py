@@ -149,7 +149,7 @@ class Noting(Device):
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40 << 20)), min_size=1, max_size=40), st.floats(0, 1))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40 << 20)), min_size=1, max_size=40), st.integers(0, 100))
 def test_whole_blocks_are_the_allocators_or_lie_in_the_stated_range(tmp_path_factory, programme, share):
     trace, live, truth = [], [], [0]
     allocator = Allocator(device=Noting(trace))
@@ -165,7 +165,7 @@ def test_whole_blocks_are_the_allocators_or_lie_in_the_stated_range(tmp_path_fac
         truth += [truth[-1]] * (len(trace) - len(truth)) + [now]
         if last == "free_completed":
             truth[-2] = now  # a block counts as freed when that is requested
-    cut = int(share * (len(trace) - 1))
+    cut = share * (len(trace) - 1) // 100
     segments = [
         segment(s.address, s.size, [(b.address, b.size, b.requested, b.state) for b in s.blocks()], 1)
         | dict(segment_type="small" if s.pool.small else "large")

@@ -28,10 +28,12 @@ from minigpt.checks.verdict import Wrong
 from minigpt.memory.families import Architecture
 from minigpt.memory.measured import apart, step
 from minigpt.memory.plan import Precision
+from minigpt.memory.predicted.reserved import history
+from minigpt.memory.predicted.run import run
 from minigpt.memory.predicted.step import predict
 
 _truths: dict[str | Callable, None] = dict.fromkeys(
-    (predict, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
+    (predict, run, history, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
 )
 _guards: dict[Callable, None] = {}  # in order, each once
 _running: list[None] = []  # one for each answer that runs

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 from minigpt.memory.units import readable
 
 

@@ -17,7 +17,7 @@ from minigpt.memory.engine.graph import BORN, DEAD, Record, Storage, Value
 from minigpt.memory.engine.tape import WEIGHTS, Tape
 from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 
 
 @dataclass(frozen=True)

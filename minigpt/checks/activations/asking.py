@@ -19,7 +19,7 @@ from minigpt.checks.closing import by_hand, knows
 from minigpt.memory import explain, saved
 from minigpt.memory.measured import losses
 from minigpt.memory.measured.meter import MemoryMeter
-from minigpt.memory.predicted.step import run as run_on_shapes
+from minigpt.memory.predicted.run import run as run_on_shapes
 
 knows(__name__, *(module.__name__ for module in (checkpointing, chunked_loss, explain, saved, losses)))
 knows(chunked_loss._Chunked.forward, MemoryMeter.result, run_on_shapes, torch.utils.checkpoint.checkpoint)

@@ -21,7 +21,7 @@ from minigpt.memory.engine.graph import ACTIVATIONS, BORN, DEAD, OPTIMIZER, SAVE
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options
 from minigpt.memory.predicted.allocator.options import SMALL_SEGMENT
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 
 
 @dataclass

@@ -22,8 +22,8 @@ from minigpt.memory.engine.tape import Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.losses import returned
 from minigpt.memory.plan import TrainingPlan, check_evaluation
+from minigpt.memory.predicted.run import refuse
 from minigpt.memory.predicted.start import Start, make_batch, start
-from minigpt.memory.predicted.step import refuse
 
 ENDS = 2  # batches that are gone through at either end of the set
 

@@ -38,7 +38,7 @@ from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.experts import Experts
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.run import run
 
 
 @dataclass(frozen=True)

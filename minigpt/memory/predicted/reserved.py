@@ -23,8 +23,8 @@ from minigpt.memory.engine.graph import BORN, DEAD, Record
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
+from minigpt.memory.predicted.run import one_step, refuse
 from minigpt.memory.predicted.start import make_batch, start
-from minigpt.memory.predicted.step import one_step, refuse
 
 
 @dataclass(frozen=True)
