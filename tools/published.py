@@ -165,6 +165,14 @@ GROUPS = {
 }
 
 
+def near(rows: list[Compared]) -> bool:
+    """Whether peaks are within 3% in the median and 10% at worst, and reserved memory within 2%, and 8% in 9 of 10."""
+    reached = [row for row in rows if row.predicted is not None]
+    peaks, held = ([abs(r.error) for r in reached if ("reserved" in r.group) == which] for which in (False, True))
+    middle = median(peaks) < 0.03 and max(peaks) < 0.1
+    return middle and median(held) < 0.02 and sorted(held)[int(0.9 * len(held))] < 0.08
+
+
 def table(rows: list[Compared]) -> str:
     """What was compared: each row, then each group's median and worst, then what was not and why."""
     lines = [f"{'published reading':<52} {'predicted':>11} {'published':>11} {'error':>8}"]
