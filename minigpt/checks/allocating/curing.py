@@ -79,7 +79,7 @@ def orders(reorder: Callable, case: Case) -> None:
 
 def empties(empty_once: Callable, case: Case) -> None:
     lengths = list(case.lengths)
-    runs = [lengths, *([*lengths[:at], "empty_cache", *lengths[at:]] for at in range(len(lengths) + 1))]
+    runs: list[list] = [lengths, *([*lengths[:at], "empty_cache", *lengths[at:]] for at in range(len(lengths) + 1))]
     table = {tuple(run): not case.run(run) for run in runs}
     if True not in table.values() or table[tuple(lengths)]:
         raise RuntimeError(f"{case}: the run fits as it comes, or no empty_cache makes it fit")

@@ -26,7 +26,10 @@ class Seen(NamedTuple):
 
 def follow(allocate: Callable, free: Callable, events: Sequence[Event], seen: list[Seen]) -> None:
     """Every event through an answer; what it came to goes to ``seen``."""
-    device, blocks, live, taken = low_device(), [], {}, []
+    device = low_device()
+    blocks: list[dict] = []
+    live: dict[int, Any] = {}
+    taken: list[int] = []
 
     def take(size):
         size = whole(size, "device(size)")
@@ -44,8 +47,13 @@ def follow(allocate: Callable, free: Callable, events: Sequence[Event], seen: li
                 raise Wrong("no-block", f"allocate gives {show(block)}; the block is asked for, one of blocks")
         else:
             free(blocks, live.pop(event.key))
-        place = (block["address"], block["size"]) if block is not None else None
-        seen.append(Seen(place, tuple(taken), tuple(sorted((b["address"], b["size"], b["free"]) for b in blocks))))
+        place = _plain(block)[:2] if block is not None else None
+        seen.append(Seen(place, tuple(taken), tuple(sorted(map(_plain, blocks)))))
+
+
+def _plain(block: Mapping) -> tuple[int, int, bool]:
+    """(address, size, free)."""
+    return whole(block["address"], "an address"), whole(block["size"], "a size"), True if block["free"] else False
 
 
 def low_device() -> Device:

@@ -86,11 +86,10 @@ def true_trace(events: Sequence[Event]) -> list[Seen]:
 def flawed_trace(events: Sequence[Event], flaw: str) -> list[Seen]:
     """What each event comes to with a mistake, as far as it goes."""
     seen: list[Seen] = []
-    own = None
+    own = Flawed(lambda size: 0, flaw)
 
     def allocate(blocks, nbytes, device):
-        nonlocal own
-        own = own or Flawed(device, flaw)
+        own.device = device
         block = own.allocate(nbytes)
         blocks[:] = own.blocks
         return block
@@ -128,9 +127,9 @@ def _explain(events: Sequence[Event], mine: list[Seen], right: list[Seen], at: i
     if sum(size for _, size, _ in got.blocks) != sum(size for _, size, _ in asked.blocks):
         raise Wrong("bytes-lost", f"{what}: afterwards the blocks have {sum(b[1] for b in got.blocks):,} bytes in all, "
                     f"and the segments {sum(b[1] for b in asked.blocks):,}")  # fmt: skip
-    used, should = (sum(size for _, size, free in one.blocks if not free) for one in (got, asked))
-    if used != should:
-        raise Wrong("in-use", f"{what}: afterwards {used:,} bytes are in use, and should be {should:,}")
+    used, right_used = (sum(size for _, size, free in one.blocks if not free) for one in (got, asked))
+    if used != right_used:
+        raise Wrong("in-use", f"{what}: afterwards {used:,} bytes are in use, and should be {right_used:,}")
     raise Wrong("other-blocks", f"{what}: afterwards there are {len(got.blocks)} blocks, and should be "
                 f"{len(asked.blocks)}: what lies side by side, free, in one segment, is one block")  # fmt: skip
 

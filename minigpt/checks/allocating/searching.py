@@ -59,6 +59,7 @@ def _compare(mine, right: dict | None, blocks: list[dict], pool: str, size: int)
     if mine is None and right is None:
         return
     if mine is None:
+        assert right is not None
         raise Wrong("none", f"{what}: a free block of {right['size']:,} would do, and None is given")
     if mine not in blocks:
         raise Wrong("no-block", f"{what}: {show(mine)} is given; one of the blocks, or None, is asked for")
