@@ -79,6 +79,13 @@ def test_the_events_have_what_predict_counts():
         assert most == predict(NANO, plan).peak.total
 
 
+def test_a_training_has_what_predict_says_of_a_card():
+    plan = TrainingPlan(batch=8, seq_len=64, card="T4", precision="fp32")
+    wide = GPTConfig(n_layer=2, n_embd=320, n_head=4, context=256, vocab_size=3000)
+    statistics, card = running.replay(running.training(wide, plan)).statistics, predict(wide, plan).card
+    assert (statistics.reserved.peak, statistics.allocated.peak) == (card.reserved, card.allocated)
+
+
 def test_steps_of_one_length_are_different_requests():
     events = [event for step in running.steps(NANO, PLAN, [64, 64, 64]) for event in step]
     born = [event.key for event in events if event.action == "born"]
@@ -134,7 +141,7 @@ def test_blocks_that_equal_everything_gain_nothing():
         blocks.append(block)
         return block
 
-    with refuses("other-place"):
+    with refuses("bytes-lost"):
         placing.places(allocate, lambda blocks, block: None, placing.requests(0, 12, frees=False))
 
 

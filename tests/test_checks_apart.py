@@ -131,6 +131,7 @@ ELSEWHERE = {
     "keeping.rank_values": "below: the ranks that mistakes give",
     "projecting._mistakes": "tensors",
     "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
+    "sizes._added": "what the three of lab 11's sizes are made with",
     "peaking.peak_mistakes": "values; the first that fits explains them",
     "messages._mistakes": "numbers that are read; the first that fits explains them",
     "messages._wrong_sums": "sums of the numbers of one message; the first that fits explains them",

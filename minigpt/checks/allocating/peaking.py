@@ -1,6 +1,6 @@
 """Judging the peaks of a run: the truth is the course's allocator, fed with the tape's events.
 
-peaks_of(peaks, (model, plan, lengths), only)      ``peaks(events)``: {"allocated": bytes, "reserved": bytes}
+peaks_of(peaks, (model, plan), only)      ``peaks(events)``: {"allocated": bytes, "reserved": bytes}
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ knows(__name__)
 
 def peaks_of(peaks: Callable, case: tuple, only: str) -> None:
     """``only``: "allocated" or "reserved", of which this part is."""
-    model, plan, lengths = case
-    events = [event for step in running.steps(model, plan, lengths) for event in step]
+    events = running.training(*case)
     mine = by_hand(peaks, events, twice=False)
     statistics = running.replay(events).statistics
     truth = {"allocated": statistics.allocated.peak, "reserved": statistics.reserved.peak}

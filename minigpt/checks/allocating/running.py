@@ -1,10 +1,10 @@
-"""The requests of a training run on a card, as plain events: the tape's births and deaths, step by step.
+"""The requests of a training run on a card, as plain events: the births and deaths of the tape's storages.
 
-    events = steps(model, plan, [64, 96])         # the model is loaded, a first step of 64 tokens, a second one of 96
-    events[0][0]                                  # Event("born", 0, 8519680)
+    training(model, plan)                 # loading, a first step and a steady one: [Event("born", 0, 131072), ...]
+    steps(model, plan, [64, 96])          # the same with a length for each step, and a list for each
 
-A storage is asked for when it is born and freed when it dies. Gradients, batch and loss die when the next step begins.
-Left out: what only a GPU's kernels ask for beside, but for cuBLAS's workspaces.
+A storage is asked for when it is born and freed when it dies. In ``steps`` gradients, batch and loss die when the next
+step begins, and cuBLAS's workspaces are there from the start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import NamedTuple
 from minigpt.memory.engine.graph import BORN, DEAD, OPTIMIZER, Record
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options, OutOfMemoryError
-from minigpt.memory.predicted.step import run
+from minigpt.memory.predicted.reserved import history
+from minigpt.memory.predicted.run import run
 
 
 class Event(NamedTuple):
@@ -27,6 +28,16 @@ class Event(NamedTuple):
     action: str
     key: int
     nbytes: int
+
+
+def training(model, plan: TrainingPlan) -> list[Event]:
+    """Loading, a first step and one more, on ``plan.card``: what ``predict`` plays through that card's allocator."""
+    keys: dict[Record, int] = {}
+    told = []
+    for _, record, what in history(model, plan).tape.events:
+        if record.nbytes and what in (BORN, DEAD):
+            told.append(Event("born" if what == BORN else "died", keys.setdefault(record, len(keys)), record.nbytes))
+    return told
 
 
 def steps(model, plan: TrainingPlan, lengths: Sequence[int]) -> list[list[Event]]:
