@@ -19,6 +19,7 @@ import torch
 from minigpt.checks import naming, training
 from minigpt.checks.activations import blocks
 from minigpt.checks.adapters import counts, layer
+from minigpt.checks.allocating import sizes as requests
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
 from minigpt.checks.galore import keeping
@@ -26,6 +27,7 @@ from minigpt.checks.optimizers import storage as states
 from minigpt.checks.qlora import stays
 from minigpt.memory import Architecture
 from minigpt.memory.families import KNOWN
+from minigpt.memory.units import MIB
 from minigpt.model import GPTConfig
 from minigpt.real import SEVEN
 from tools import ROOT
@@ -104,6 +106,13 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     ]),
     "an SVD": (keeping.svd_slips, [(90, 50, 4), (30, 70, 4)]),
     "an SVD in 16 bits": (keeping.svd_slips, [(50, 120, 2), (64, 64, 2), (110, 40, 2)]),
+    "a request": (requests.round_slips, [(800,), (1,), (512,), (513,), (25 * MIB - 100,), (1024,)]),
+    "a segment": (requests.segment_slips, [
+        (4096,), (3 * MIB,), (25 * MIB,), (MIB,), (MIB + 512,), (10 * MIB - 512,), (10 * MIB,), (10 * MIB + 512,),
+    ]),
+    "a rest": (requests.split_slips, [
+        (600 * 1024, 1448 * 1024), (3 * MIB, 17 * MIB), (25 * MIB, MIB), (1536 * 1024, 512 * 1024), (MIB, MIB),
+    ]),
 }  # fmt: skip
 
 
@@ -122,6 +131,10 @@ ELSEWHERE = {
     "keeping.rank_values": "below: the ranks that mistakes give",
     "projecting._mistakes": "tensors",
     "stays._frozen_slips": "a part of stays.slips", "stays._optimizer_slips": "a part of stays.slips",
+    "sizes._added": "what the three of lab 11's sizes are made with",
+    "peaking.peak_mistakes": "values; the first that fits explains them",
+    "messages._mistakes": "numbers that are read; the first that fits explains them",
+    "messages._wrong_sums": "sums of the numbers of one message; the first that fits explains them",
     "fitting.batch_mistakes": "batches that mistakes come to; the first that fits explains them",
     "metering.mistakes": "what other ways of counting give; test_checks_activations tells them apart",
     "accumulating.weightings": "test_checks_activations: what mistakes weigh the micro-batches with",
@@ -210,6 +223,8 @@ def drawn(subject: str, draw: random.Random) -> tuple:
                            rank, 4),
         "an SVD": (odd(draw, 100, 900), odd(draw, 100, 900), 4),
         "an SVD in 16 bits": (odd(draw, 100, 900), odd(draw, 100, 900), 2),
+        "a request": (odd(draw, 3000, 90_000),), "a segment": (512 * odd(draw, 30_000, 90_000),),
+        "a rest": (512 * odd(draw, 3000, 9000), 512 * odd(draw, 3000, 9000)),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
         "8-bit state": ([odd(draw, 3000, 90_000), odd(draw, 50, 1500)],),
         **{kind: (states.shapes_of(model), kind, draw.choice(["fp32", "bf16", "bf16-autocast"]))
