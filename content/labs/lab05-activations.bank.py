@@ -414,7 +414,7 @@ class Checkpoint(torch.autograd.Function):
 # wrong: returns a number -> loss-float
 #     `return loss` => `return loss.item()`
 # wrong: exp of large logits -> overflows, keeps 3
-#     `(hidden[rows] @ weight.T).log_softmax(-1)` => `hidden[rows] @ weight.T; log_p -= log_p.exp().sum(1)[:, None].log()`
+#     `(hidden[rows] @ weight.T).log_softmax(-1)` => `hidden[rows] @ weight.T; log_p -= log_p.exp().sum(1, True).log()`
 # wrong: the mean of the chunks' means -> mean-of-means
 #     `.sum() / n` => `.sum() / counted[rows].sum().clamp(min=1) / -(-len(targets) // chunk)`
 #     `counted[rows, None] / n` => `counted[rows, None] / counted[rows].sum().clamp(min=1) / -(-len(targets) // chunk)`
