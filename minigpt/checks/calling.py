@@ -14,7 +14,6 @@ import inspect
 import io
 import re
 import signal
-import sys
 import sysconfig
 import threading
 import traceback
@@ -50,7 +49,9 @@ MEANING = {  # what an error says, and what that means in an answer
         "what is to go backward has no graph: it was made where gradients are off, or is detached",
     r"maximum recursion depth exceeded": "it calls itself without end",
 }  # fmt: skip
-MODULES = {name: name for name in sys.stdlib_module_names} | {"np": "numpy as np", "numpy": "numpy", "torch": "torch"}
+MODULES = {  # what no cell has to make
+    "np": "import numpy as np", "nn": "from torch import nn", "F": "import torch.nn.functional as F",
+} | {name: f"import {name}" for name in ("math", "numpy", "torch", "random", "itertools", "functools")}  # fmt: skip
 
 
 class TooLong(BaseException):
@@ -160,7 +161,7 @@ def _said(error: BaseException) -> str:
     if type(error) is KeyError and error.args:
         return f"there is no key {error.args[0]!r}"
     if type(error) is NameError and error.name in MODULES:
-        return f"{error.name} is not imported: import {MODULES[error.name]}"
+        return f"{error.name} is not there yet: {MODULES[error.name]}"
     for pattern, meaning in MEANING.items():
         if found := re.search(pattern, str(error)):
             return meaning.format(**{name: SHORT.get(word, word) for name, word in found.groupdict().items()})
