@@ -109,6 +109,7 @@ FRONT_MATTER = {
     "no end of minutes": ("cpu: 1", "cpu: .inf", "minutes cpu is inf"),
     "an empty title": ("title: Tiny", "title: ' '", "title is ' '; it must be text"),
     "not alone": ("title:", "alone: false\ntitle:", "alone is False; write alone: true, or nothing"),
+    "after a number": ("title:", "after: 6\ntitle:", "after is 6; write a lesson's two digits"),
     "broken YAML": ("{cpu: 1,", "{cpu: 1", "not valid MyST"),
 }  # fmt: skip
 

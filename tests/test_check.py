@@ -126,6 +126,8 @@ def test_what_it_refuses(root, capsys):
         ([new_output("stream", text="Passed: all\n"), new_output("execute_result", {"text/plain": "'a'"})], (3.0, "")),
         ([new_output("stream", text="1 of 3 points\nOne. Two.\n"), new_output("execute_result", {"text/plain": "1.0"})],
          (1.0, "One.")),
+        ([new_output("stream", text="1 of 3 points\nOne and\n  a half\n    line 2: x = 1\n"),
+          new_output("execute_result", {"text/plain": "1.0"})], (1.0, "One and a half")),
         ([new_output("error", ename="Wrong", evalue="It is 7 GB. No.\nMore", traceback=[])], (0.0, "It is 7 GB.")),
         ([new_output("error", ename="KeyError", evalue="'x'", traceback=[])], (0.0, "KeyError: 'x'")),
         ([new_output("error", ename="KeyboardInterrupt", evalue="", traceback=[])], (0.0, "KeyboardInterrupt")),

@@ -37,6 +37,20 @@ def test_call_silences_what_a_right_answer_says(capfd, recwarn):
     assert capfd.readouterr() == ("", "") and not recwarn.list
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_gradients_that_an_answer_switches_come_back(on):
+    def answer(fails=False):
+        torch.set_grad_enabled(not on)
+        return 1 / 0 if fails else 1
+
+    with torch.set_grad_enabled(on):
+        with refuses("leaves-gradients", "enable_grad" if not on else "no_grad"):
+            checks.call(answer)
+        with refuses("raises-zerodivisionerror"):
+            checks.call(answer, True)
+        assert torch.is_grad_enabled() == on
+
+
 def raising(error):
     def answer(n):
         raise error
@@ -53,6 +67,8 @@ def raising(error):
         (lambda: torch.nn.Linear(2, 3).weights, "a plain nn.Linear has no weights; it knows in_features"),
         (lambda: Ledger(1).totals, "the 'Ledger' object has no totals; is it set before"),
         (lambda: undefined, "there is no undefined; has the cell been run that makes it"),  # noqa: F821
+        (lambda: math.pi, "math is not there yet: import math"),  # noqa: F821
+        (lambda: torch.ones(2).sum().backward(), "what is to go backward has no graph"),
         (lambda: torch.ones(2) + torch.ones(3), "a tensor of 2 meets one of 3, element by element"),
         (lambda: max([]), "there is nothing here to choose from"),
         (lambda: statistics.mean([]), r"StatisticsError: mean requires .*\n    line \d+ .*statistics.mean\("),

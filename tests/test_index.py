@@ -40,13 +40,19 @@ def rows() -> dict[str, tuple[str, ...]]:
 def test_every_notebook_has_its_row_in_the_order_of_study_with_its_own_figures():
     pages = [*ROOT.glob("lessons/[0-9]*.ipynb"), *ROOT.glob("labs/lab*/*.ipynb")]
     assert set(rows()) == {path.relative_to(ROOT).as_posix() for path in pages}
-    order = [(re.search(r"(\d\d)-", path)[1], path.startswith("labs")) for path in rows()]
-    assert order == sorted(order)  # a lab comes right after its lesson; a lesson may have none
+    order = [(_behind(path), path.startswith("labs")) for path in rows()]
+    assert order == sorted(order)  # a lab comes right after its lesson, or after that which it waits for
     for path, (read, runs, _) in rows().items():
         ledger = json.loads((ROOT / path).read_text(encoding="utf8"))["metadata"]["ledger"]
         assert (int(read), float(runs)) == (ledger["read"], ledger["minutes"]["cpu"])
     hours = -(-sum(int(read) for read, *_ in rows().values()) // 60)
     assert f"**The whole course**, {hours} hours" in TEXT
+
+
+def _behind(path: str) -> str:
+    """The number of the lesson that a page is, or that a lab comes after."""
+    ledger = json.loads((ROOT / path).read_text(encoding="utf8"))["metadata"]["ledger"]
+    return ledger.get("after", re.search(r"(\d\d)-", path)[1])
 
 
 def test_readme_says_the_same_of_each_notebook():

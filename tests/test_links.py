@@ -146,6 +146,12 @@ def test_a_course_is_a_way(course):
         assert version["next"].source == "Go on with [Lesson 02](../../lessons/02-tiny.ipynb)."
     assert "next" not in cells(root, "lessons/02-tiny.ipynb")
 
+    waiting = (root / "content/labs/lab01-tiny.md").read_text().replace("title:", 'after: "02"\ntitle:', 1)
+    (root / "content/labs/lab01-tiny.md").write_text(waiting)
+    assert build.main([], root) == 0
+    assert cells(root, "lessons/01-tiny.ipynb")["next"].source == "Go on with [Lesson 02](02-tiny.ipynb)."
+    assert cells(root, "lessons/02-tiny.ipynb")["next"].source == f"Go on with [Lab 01]({to_lab})."
+
 
 def test_the_index_is_linked_where_there_is_one(course):
     rows = '\n[[ row("01", "count") ]]\n[[ row("lab01", "count") ]]\n'

@@ -45,7 +45,8 @@ def build(root: Path) -> dict[str, str]:
         with _named(document.path):
             texts.append(read(document, root, versions))
     has_map = (root / index.TEXT).exists()
-    around = Neighbours({text.document: text.ledger["title"] for text in texts}, has_map)
+    waits = {text.document: text.ledger["after"] for text in texts if "after" in text.ledger}
+    around = Neighbours({text.document: text.ledger["title"] for text in texts}, has_map, waits)
     with _named(GLOSSARY):
         opening_words, terms = glossary.parse(_glossary(root))
         linker = glossary.Linker(terms)

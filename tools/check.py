@@ -177,7 +177,8 @@ def verdict(cell) -> tuple[float, str]:
     if not numbers:
         return out_of, ""
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
-    return min(numbers), first_sentence(printed.partition("\n")[2])  # below "3 of 4 points"
+    said = re.sub(r"\n  (?! )", " ", printed.partition("\n")[2])  # below "3 of 4 points", and not wrapped
+    return min(numbers), first_sentence(said)
 
 
 def _ename(cell) -> str | None:

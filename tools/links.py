@@ -51,10 +51,13 @@ def pieces(source: str) -> Iterator[tuple[str, str | None]]:
 
 
 class Neighbours:
-    """The lessons and labs around each one. ``titles`` has all documents, in order; ``index``: is there an index?"""
+    """The lessons and labs around each one. ``titles`` has all documents, in order; ``index``: is there an index?
 
-    def __init__(self, titles: dict[Document, str], index: bool):
-        self.titles, self.index = titles, index
+    ``waits``: the number of the lesson that a lab comes after, where that is not its own.
+    """
+
+    def __init__(self, titles: dict[Document, str], index: bool, waits: dict[Document, str] | None = None):
+        self.titles, self.index, self.waits = titles, index, waits or {}
 
     def _link(self, frm: Document, to: Document, text: str = "") -> str:
         return f"[{text or self.titles[to]}]({way(frm.page, to.page)})"
@@ -78,12 +81,14 @@ class Neighbours:
 
     def footer(self, document: Document) -> str:
         """What comes next: after a lesson its lab, after that the next lesson."""
-        _, after, pair = self._around(document)
+        _, after, _ = self._around(document)
         if document.is_lab:
-            lessons = [d for d in self.titles if not d.is_lab and d.number > document.number]
+            behind = self.waits.get(document, document.number)
+            lessons = [d for d in self.titles if not d.is_lab and d.number > behind]
             steps = lessons[:1] or ([after] if after else [])
         else:
-            steps = [d for d in (pair, after) if d]
+            labs = [d for d in self.titles if d.is_lab and self.waits.get(d, d.number) == document.number]
+            steps = [*labs, *([after] if after else [])]
         return f"Go on with {', then '.join(self._link(document, step) for step in steps)}." if steps else ""
 
     def linked(self, document: Document, sources: list[str]) -> list[str]:

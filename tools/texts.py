@@ -12,7 +12,7 @@ import jupytext
 from tools import settings
 
 NAMES = {"lessons": re.compile(r"\d\d-[a-z0-9-]+"), "labs": re.compile(r"lab\d\d-[a-z0-9-]+")}
-FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab", "alone")
+FRONT_MATTER = ("title", "read", "minutes", "memory_gb", "colab", "alone", "after")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ def _front_matter(given: dict, versions: dict[str, str]) -> dict:
                 raise ValueError(f"front matter: {key} {part} is {number!r}; it must be a number of at least 0")
     if "alone" in given and given["alone"] is not True:
         raise ValueError(f"front matter: alone is {given['alone']!r}; write alone: true, or nothing")
+    if "after" in given and not (isinstance(given["after"], str) and re.fullmatch(r"\d\d", given["after"])):
+        raise ValueError(f'front matter: after is {given["after"]!r}; write a lesson\'s two digits, as in after: "06"')
     colab = given.get("colab", [])
     if not isinstance(colab, list):
         raise ValueError(f"front matter: colab is {colab!r}; it must be a list of packages")

@@ -1,6 +1,8 @@
 # Wrong and right answers to lab 04, as tools/bank_entries.py reads them. Never released.
 
 # %% adam-step
+# wrong: float64 -> wrong-dtype
+#     `direction, m, v` => `direction.double(), m.double(), v.double()`
 # wrong: never corrected -> not-corrected, keeps 1
 #     `m / (1 - b1**t)` => `m`
 #     `v / (1 - b2**t)` => `v`
@@ -105,6 +107,14 @@ def adam_step(weight, grad, m, v, t, lr, betas, eps, decay):
 
 
 # %% dynamic-map
+# wrong: -1 in the place of 1 -> minus-one-for-one, keeps 1
+#     `[0.0, 1.0]` => `[0.0, -1.0 if signed else 1.0]`
+# wrong: six decades -> six-decades
+#     `range(7)` => `range(6)`
+# wrong: eight decades -> eight-decades
+#     `range(7)` => `range(8)`
+# wrong: the 0.1 where a decade begins is forgotten -> part-offset
+#     `edges[1:]) / 2 *` => `edges[1:] - 0.2) / 2 *`
 # wrong: the same map for both -> parts-halved, keeps 1
 #     `(1 if signed else 2)` => `1`
 # wrong: the maps swapped -> parts-doubled+parts-halved
@@ -257,6 +267,12 @@ def dequantize(codes, absmax, values, block):
 
 
 # %% state-bytes
+# wrong: the scale of a short block in part -> moment-scales-in-parts
+#     `2 * (n + 4 * -(-n // 256))` => `2 * n + 8 * n // 256`
+# wrong: maps of a byte per value -> one-byte-maps
+#     `2 * 4 * 256` => `2 * 256`
+# wrong: math is not imported -> raises-nameerror
+#     `-(-n // 256)` => `math.ceil(n / 256)`
 # wrong: no small tensors -> eight-bit-moments
 #     `if n >= 4096 else 8 * n` => ``
 #     `if max(sizes) >= 4096 else 0` => ``
@@ -326,6 +342,10 @@ def state_bytes(sizes):
 
 
 # %% adam8bit-step
+# wrong: one step ahead -> t-plus-one
+#     `m, v, t, lr` => `m, v, t + 1, lr`
+# wrong: always the first step's correction -> always-first, keeps 1
+#     `m, v, t, lr` => `m, v, 1, lr`
 # wrong: v in the map of m -> other-map, keeps 1
 #     `v_absmax = quantize(v, maps["unsigned"]` => `v_absmax = quantize(v, maps["signed"]`
 # wrong: m in the map of v -> other-map, keeps 1

@@ -1,6 +1,13 @@
 # Wrong and right answers to lab 05, as tools/bank_entries.py reads them. Never released.
 
 # %% saved-bytes
+# wrong: asks whether a tensor is in known -> raises-runtimeerror
+#     `        tensors.append(tensor)` => `        tensors.extend([tensor] * (tensor not in known))`
+# wrong: all parameters are subtracted -> subtracted
+#     `sum(storages.values())` => `sum(storages.values()) - sum(tensor.nbytes for tensor in known)`
+#     `        storages.pop(tensor.untyped_storage().data_ptr(), None)` => `        pass`
+# wrong: 4 bytes for every number -> four-bytes
+#     `t.untyped_storage().nbytes()` => `4 * t.untyped_storage().nbytes() // t.element_size()`
 # wrong: parameters counted -> parameters
 #     `    for tensor in known:` => ``
 #     `        storages.pop(tensor.untyped_storage().data_ptr(), None)` => ``
@@ -67,6 +74,8 @@ def saved_bytes(run, known):
 
 
 # %% minigpt-block
+# wrong: every block of the model -> every-block, keeps 1
+#     `return 16 * u + rest` => `return (16 * u + rest) * (config.n_layer if config.attention == "sdpa" else 1)`
 # wrong: q, k and v have an input each -> input-three-times
 #     `16 * u` => `18 * u`
 # wrong: no statistics -> no-statistics
@@ -174,6 +183,8 @@ def llama_block(config, batch, seq_len):
 
 
 # %% accumulate
+# wrong: gradients are switched off and stay so -> leaves-gradients
+#     `    return loss` => `    torch.set_grad_enabled(False)`
 # wrong: the mean of the means -> mean-of-means
 #     `* (count / total)` => `/ len(tokens.split(rows))`
 # wrong: by sequences -> by-sequences
@@ -242,6 +253,10 @@ def accumulate(model, tokens, targets, rows):
 
 
 # %% checkpoint
+# wrong: the second run without dropout -> no-dropout, keeps 3
+#     `ctx.run(x)` => `ctx.run.eval()(x); ctx.run.train()`
+# wrong: a gradient for an input that takes none -> needless-gradient, keeps 3
+#     `requires_grad_(ctx.needs_input_grad[1])` => `requires_grad_()`
 # wrong: nothing is recorded in backward -> raises-runtimeerror
 #     `, torch.enable_grad():` => `:`
 # wrong: another dropout mask -> other-draw, keeps 3
@@ -288,7 +303,7 @@ class Checkpoint(torch.autograd.Function):
         return None, x.grad, *(parameter.grad for parameter in parameters)
 
 
-# wrong: the graph of the first run is kept -> keeps-more, keeps 3
+# wrong: the graph of the first run is kept -> keeps-more+needless-gradient, keeps 2
 class Checkpoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, x, *parameters):
@@ -326,7 +341,7 @@ def Checkpoint(run, x, *parameters):
     return run(x)
 
 
-# right: reentrant, gradients left by backward, the generator set back by hand
+# wrong: y.backward adds the gradients of parameters by itself -> adds-itself, keeps 3
 class Checkpoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, x, *parameters):
@@ -348,6 +363,26 @@ class Checkpoint(torch.autograd.Function):
         torch.random.set_rng_state(now)
         torch.autograd.backward(y, dy)
         return (None, copy.grad if ctx.needs_input_grad[1] else None) + (None,) * ctx.number
+
+
+# right: by a functional call
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, x, *parameters):
+        ctx.run, ctx.state = run, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        names, needed = [name for name, _ in ctx.run.named_parameters()], ctx.needs_input_grad[1:]
+        again = [t.detach().requires_grad_(n) for t, n in zip((x, *ctx.run.parameters()), needed)]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.state)
+            y = torch.func.functional_call(ctx.run, dict(zip(names, again[1:])), (again[0],))
+        found = list(torch.autograd.grad(y, [t for t in again if t.requires_grad], dy))
+        return (None, *[found.pop(0) if t.requires_grad else None for t in again])
 
 
 # right: by needs_input_grad
@@ -376,6 +411,10 @@ class Checkpoint(torch.autograd.Function):
 
 
 # %% chunked
+# wrong: returns a number -> loss-float
+#     `return loss` => `return loss.item()`
+# wrong: exp of large logits -> overflows, keeps 3
+#     `(hidden[rows] @ weight.T).log_softmax(-1)` => `hidden[rows] @ weight.T; log_p -= log_p.exp().sum(1, True).log()`
 # wrong: the mean of the chunks' means -> mean-of-means
 #     `.sum() / n` => `.sum() / counted[rows].sum().clamp(min=1) / -(-len(targets) // chunk)`
 #     `counted[rows, None] / n` => `counted[rows, None] / counted[rows].sum().clamp(min=1) / -(-len(targets) // chunk)`
@@ -475,6 +514,8 @@ class Chunked(torch.autograd.Function):
 
 
 # %% largest-batch
+# wrong: below zero where none fits -> negative, keeps 1
+#     `max(0, room - others)` => `(room - others)`
 # wrong: rounds up -> one-more, keeps 2
 #     `return room // ((16 * L + 2) * u + 3 * logits)` => `return -(-room // ((16 * L + 2) * u + 3 * logits))`
 # wrong: no logits -> no-logits, keeps 2

@@ -1,6 +1,8 @@
 # Wrong and right answers to lab 10, as tools/bank_entries.py reads them. Never released.
 
 # %% projector
+# wrong: a square R is projected back from the left -> differs, keeps 3
+#     `R.shape[0] >= R.shape[1]` => `R.shape[0] > R.shape[1]`
 # wrong: always from the right -> other-side+raises-runtimeerror
 #     `Vh[:rank] if G.shape[0] >= G.shape[1] else U[:, :rank]` => `Vh[:rank]`
 #     `G @ P.T if G.shape[0] >= G.shape[1] else P.T @ G` => `G @ P.T`
@@ -89,6 +91,12 @@ def project(G, P):
 
 
 # %% galore-step
+# wrong: the correction of the next step -> one-ahead
+#     `state["step"] = t = done + 1` => `state["step"], t = done + 1, done + 2`
+# wrong: v of m -> square-of-m
+#     `(1 - b2) * R**2` => `(1 - b2) * m**2`
+# wrong: t is 0 in the first step -> raises-zerodivisionerror
+#     `state["step"] = t = done + 1` => `state["step"], t = done + 1, done`
 # wrong: no scale -> no-scale
 #     `lr * scale *` => `lr *`
 # wrong: no correction -> no-bias-correction
@@ -186,6 +194,14 @@ def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6)
 
 
 # %% galore-bytes
+# wrong: the sides swapped -> sides-swapped
+#     `min(shape) + 2 * max(shape)` => `max(shape) + 2 * min(shape)`
+# wrong: every matrix as a wide one -> as-wide
+#     `min(shape) + 2 * max(shape)` => `shape[0] + 2 * shape[1]`
+# wrong: every matrix as a tall one -> as-tall
+#     `min(shape) + 2 * max(shape)` => `shape[1] + 2 * shape[0]`
+# wrong: P in float32 -> float32-projection
+#     `return itemsize * elements` => `return itemsize * elements + (4 - itemsize) * rank * sum(map(min, matrices))`
 # wrong: no projections -> no-projection
 #     `(min(shape) + 2 * max(shape))` => `2 * max(shape)`
 # wrong: one moment -> one-moment
@@ -246,6 +262,8 @@ def galore_bytes(matrices, others, rank, itemsize):
 
 
 # %% svd-bytes
+# wrong: the singular values as a matrix -> diagonal
+#     `m * k + k +` => `m * k + k * k +`
 # wrong: square factors -> full-matrices
 #     `m * k + k + k * n` => `m * m + k + n * n`
 # wrong: no singular values -> no-singular-values
@@ -284,6 +302,12 @@ def svd_bytes(m, n, itemsize):
 
 
 # %% largest-rank
+# wrong: the first matrix's shorter side is the most -> capped-by-another
+#     `min(map(min, matrices))` => `min(matrices[0])`
+# wrong: returns nothing where no rank fits -> not-refused, keeps 2
+#     `raise ValueError(f"budget is {budget}; not even rank 1 fits")` => `return None`
+# wrong: another error where no rank fits -> raises-assertionerror, keeps 2
+#     `raise ValueError(f"budget is {budget}; not even rank 1 fits")` => `raise AssertionError`
 # wrong: rounds up -> one-too-many
 #     `left // galore_bytes(matrices, 0, 1, itemsize)` => `-(-left // galore_bytes(matrices, 0, 1, itemsize))`
 # wrong: never as large as the budget -> one-too-few

@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import torch
+
 from minigpt.checks.comparing import plain, same, show
 from minigpt.checks.verdict import Wrong
 
@@ -43,8 +45,13 @@ MEANING = {  # what an error says, and what that means in an answer
     r"name '(?P<a>\w+)' is not defined": "there is no {a}; has the cell been run that makes it?",
     r"local variable '(?P<a>\w+)' where it is not associated": "{a} is used before the function gives it a value",
     r"(max|min)\(\) (arg is an empty sequence|iterable argument is empty)": "there is nothing here to choose from",
+    r"element 0 of tensors does not require grad":
+        "what is to go backward has no graph: it was made where gradients are off, or is detached",
     r"maximum recursion depth exceeded": "it calls itself without end",
 }  # fmt: skip
+MODULES = {  # what no cell has to make
+    "np": "import numpy as np", "nn": "from torch import nn", "F": "import torch.nn.functional as F",
+} | {name: f"import {name}" for name in ("math", "numpy", "torch", "random", "itertools", "functools")}  # fmt: skip
 
 
 class TooLong(BaseException):
@@ -96,9 +103,15 @@ def _changed(function: Callable, mine: tuple, my_words: dict, args: tuple, kwarg
 
 def _run(name: str, function: Callable, args: tuple, kwargs: dict) -> tuple:
     """(what it returned, what it printed)."""
+    on = torch.is_grad_enabled()
     try:
         with silence() as said, _alarm():
-            return plain(function(*args, **kwargs)), said.getvalue()
+            given = plain(function(*args, **kwargs)), said.getvalue()
+        if torch.is_grad_enabled() != on:
+            what = "on, where they were off" if torch.is_grad_enabled() else "off, and nothing after it can be trained"
+            instead = "with torch.enable_grad():" if torch.is_grad_enabled() else "with torch.no_grad():"
+            raise Wrong("leaves-gradients", f"{name} leaves gradients switched {what}: write it as `{instead}`")
+        return given
     except Wrong:
         raise
     except SystemExit:
@@ -111,6 +124,8 @@ def _run(name: str, function: Callable, args: tuple, kwargs: dict) -> tuple:
             raise Wrong("not-written", f"{_unwritten(error, name)} is not written yet") from None
         kind = type(error).__name__
         raise Wrong(f"raises-{kind.lower()}", f"{name} fails with {kind}: {_said(error)}{_where(error)}") from error
+    finally:
+        torch.set_grad_enabled(on)
 
 
 @contextlib.contextmanager
@@ -145,6 +160,8 @@ def _said(error: BaseException) -> str:
     """Its meaning, where it is one of ``MEANING``; else its first sentence."""
     if type(error) is KeyError and error.args:
         return f"there is no key {error.args[0]!r}"
+    if type(error) is NameError and error.name in MODULES:
+        return f"{error.name} is not there yet: {MODULES[error.name]}"
     for pattern, meaning in MEANING.items():
         if found := re.search(pattern, str(error)):
             return meaning.format(**{name: SHORT.get(word, word) for name, word in found.groupdict().items()})

@@ -41,9 +41,13 @@ def whole(value, what: str) -> int:
     if _is_truth_value(value):
         raise Wrong("truth-value", f"{what}: {show(value)} is a truth value; a whole number is asked for")
     try:
-        return operator.index(value)  # always a plain int, whatever the class says about itself
+        index = operator.index(value)  # always a plain int, whatever the class says about itself
     except TypeError:
-        pass
+        index = None
+    if index is not None:
+        if index.bit_length() > 200:  # which nobody reads, and Python may refuse to print
+            raise Wrong("absurd", f"{what}: it is a number of about {index.bit_length() * 3 // 10} digits")
+        return index
     number = _float(value)
     if number is None:
         comma = ": is there a comma behind it?" if type(value) is tuple and len(value) == 1 else ""

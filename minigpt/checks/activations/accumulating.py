@@ -84,7 +84,7 @@ def few(accumulate: Callable) -> None:
         raise Wrong(
             "graphs-held",
             f"with 3 micro-batches {kept[1]:,} bytes are saved for backward at once, with 1 it is {kept[0]:,}: each "
-            "micro-batch's backward must run before the next one's forward, or accumulation saves no memory",
+            "micro-batch, of at most `rows` sequences, must go backward before the next one goes forward",
         )
 
 

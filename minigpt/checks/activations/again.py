@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minigpt.checks.activations.asking import metered
+from minigpt.checks.activations.asking import listening, metered
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import close
@@ -69,7 +69,7 @@ def backward(checkpoint: Any, case: Case) -> None:
     block, x, pull = _made(case)
     names, parameters = zip(*block.named_parameters())
     mine, asked = copy.deepcopy(block), x.clone().requires_grad_(case.trained_input)
-    y, drawn = _ask(checkpoint, mine, asked, pull, case)
+    (y, drawn), returned = _ask(checkpoint, mine, asked, pull)
     found = {"x": asked.grad} if case.trained_input else {}
     found |= {name: parameter.grad for name, parameter in mine.named_parameters()}
 
@@ -92,6 +92,8 @@ def backward(checkpoint: Any, case: Case) -> None:
     if extra := [name for name in found if name not in truth and found[name] is not None]:
         raise Wrong("frozen-gradient", f"{case.text}: {extra[0]} is frozen, and gets a gradient")
     _gradients(found, truth, block, x, pull, case)
+    if case.frozen or not case.trained_input:
+        _returned(returned, ["x", *names], [asked, *mine.parameters()], case)
     if not torch.equal(after, drawn):
         raise Wrong(
             "generator-left",
@@ -116,22 +118,36 @@ def keeps(checkpoint: Any) -> None:
                                  "and which backward frees")  # fmt: skip
 
 
-def _ask(checkpoint: Any, block: nn.Module, x: Tensor, pull: Tensor, case: Case) -> tuple[Tensor, Tensor]:
-    """(output, five random numbers after backward)."""
+def _ask(checkpoint: Any, block: nn.Module, x: Tensor, pull: Tensor) -> tuple[tuple[Tensor, Tensor], tuple]:
+    """((output, five random numbers after backward), what backward returned)."""
+    returned: list[tuple] = []
 
     def run():
         torch.manual_seed(1)
-        y = checkpoint.apply(block, x, *block.parameters())
+        y = twin.apply(block, x, *block.parameters())
         torch.rand(5)
         y.backward(pull)
         return y.detach(), torch.rand(5)
 
     if not isinstance(checkpoint, type) or not issubclass(checkpoint, torch.autograd.Function):
         raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
+    twin, run.__name__ = listening(checkpoint, returned.append), checkpoint.__name__
     try:
-        return by_hand(run, building=True, twice=False, untouched=False)
+        return by_hand(run, building=True, twice=False, untouched=False), returned[-1] if returned else ()
     except Wrong as verdict:
         raise explained(verdict, HINTS) from verdict.__cause__
+
+
+def _returned(returned: tuple, names: list[str], tensors: list[Tensor], case: Case) -> None:
+    """One gradient for each argument that needs one, and none for the others."""
+    for name, tensor, gradient in zip(names, tensors, returned[1:]):
+        if tensor.requires_grad and gradient is None:
+            raise Wrong("adds-itself", f"{case.text}: backward returns None for {name}, and fills its .grad past "
+                                       "autograd, as y.backward() does; torch.autograd.grad hands you the gradients: "
+                                       "return them")  # fmt: skip
+        if not tensor.requires_grad and gradient is not None:
+            raise Wrong("needless-gradient", f"{case.text}: backward returns a gradient for {name}, which needs none: "
+                                             "return None, and leave it out of what is asked for")  # fmt: skip
 
 
 def _made(case: Case) -> tuple[Plain, Tensor, Tensor]:
@@ -144,17 +160,23 @@ def _gradients(found: dict, truth: dict[str, Tensor], block: Plain, x: Tensor, p
     """Other draws, other gradients that backward begins with: what each would give."""
     wanted = [x] * ("x" in truth) + [p for name, p in block.named_parameters() if name in truth]
 
-    def other(seed: int, pull: Tensor) -> dict[str, Tensor]:
-        torch.manual_seed(seed)
-        if not seed:  # as it goes on where no state is set back
-            torch.manual_seed(1)
+    def other(pull: Tensor, drawn: int | None = None, train: bool = True) -> dict[str, Tensor]:
+        """Backward's own run begins as forward did, or where forward ended and so many more numbers were drawn."""
+        torch.manual_seed(1)
+        if drawn is not None:
             block(x)
-            torch.rand(5)
-        return dict(zip(truth, torch.autograd.grad(block(x), wanted, pull)))
+            torch.rand(drawn)
+        y = block.train(train)(x)
+        block.train()
+        return dict(zip(truth, torch.autograd.grad(y, wanted, pull)))
 
     wrong = {"ones": ("backward begins with ones, or with a sum; it begins with the gradient that it is given",
-                      other(1, torch.ones_like(pull)))}  # fmt: skip
+                      other(torch.ones_like(pull)))}  # fmt: skip
     if case.dropout:
         draws = "backward draws another dropout mask than forward did; keep the generator's state, and set it back"
-        wrong["other-draw"] = (draws, other(0, pull))
+        wrong |= {
+            "other-draw": (draws, other(pull, drawn=5)),
+            "late-state": ("the generator's state is taken after the first run; take it before", other(pull, drawn=0)),
+            "no-dropout": ("backward runs the block without its dropout", other(pull, train=False)),
+        }
     close(found, truth, f"{case.text}: the gradient", rtol=1e-4, atol=1e-6, wrong=wrong)

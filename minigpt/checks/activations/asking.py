@@ -1,6 +1,7 @@
 """The closed book of lab 05, and what the meter sees of an answer that runs.
 
     metered(run, module, inputs)        run() under the meter, with the book closed
+    listening(function, tell)           the same autograd.Function, that tells what its backward returns
 
 While an answer runs the course's own checkpoints, losses and lists refuse, and torch's own checkpoint does.
 """
@@ -32,6 +33,19 @@ class Metered(NamedTuple):
     kept: int  # saved for backward, at most at a time; an input that is saved counts, a parameter of ``module`` not
     largest: int  # the largest tensor
     peak: int  # everything that was made, at most at a time
+
+
+def listening(function: Any, tell: Callable[[tuple], None]) -> Any:
+    """A twin of a torch.autograd.Function, of the same name. ``tell`` gets what backward returns, as a tuple."""
+    if function.backward is torch.autograd.Function.backward:
+        return function  # torch says that there is none
+
+    def backward(ctx, *gradients):
+        given = function.backward(ctx, *gradients)
+        tell(given if isinstance(given, tuple) else (given,))
+        return given
+
+    return type(function)(function.__name__, (function,), {"backward": staticmethod(backward)})
 
 
 def metered(run: Callable, module: nn.Module | None = None, inputs: Sequence[Tensor] = ()) -> Metered:

@@ -109,8 +109,8 @@ def llama_slips(config: dict, batch: int, seq_len: int) -> list[Hints]:
         "eight-c-missing": (
             "8 C bytes per token are missing. Each of the two norms keeps three tensors: its input as a float32 copy, "
             "the normalized values, and, for the product that follows, its output", -8 * C),
-        "wide-normalized": ("the normalized values are counted in float32; they are cast before they are multiplied "
-                            "with the norm's weight", 4 * C),
+        "wide-normalized": ("4 C bytes per token too many: the normalized values are cast to 16 bits before they are "
+                            "multiplied with the norm's weight, and an addition keeps nothing of the stream", 4 * C),
         "gate-and-up-apart": ("gate and up read one tensor, and it is counted twice", 2 * C),
         "six-c-too-many": ("q, k and v read one tensor, gate and up another; each product's copy of its own is "
                            "autocast's", 6 * C),

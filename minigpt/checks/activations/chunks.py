@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from minigpt.checks.activations.asking import metered
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import by_hand, knows
-from minigpt.checks.comparing import close
+from minigpt.checks.comparing import close, show
 from minigpt.checks.naming import Hints, given
 from minigpt.checks.verdict import Wrong
 from minigpt.model import IGNORE
@@ -39,11 +39,13 @@ class Case(NamedTuple):
     width: int
     chunk: int
     ignored: tuple[int, ...] = ()  # positions
+    size: float = 1.0  # of the hidden states: large ones have logits whose exp overflows
 
     @property
     def text(self) -> str:
         masked = f", {len(self.ignored)} of them IGNORE" if self.ignored else ""
-        return f"{self.tokens} tokens{masked}, {self.words} words, chunks of {self.chunk}"
+        large = ", large logits" if self.size > 1 else ""
+        return f"{self.tokens} tokens{masked}, {self.words} words, chunks of {self.chunk}{large}"
 
 
 def gradients(chunked: Any, case: Case) -> None:
@@ -56,6 +58,9 @@ def gradients(chunked: Any, case: Case) -> None:
     wrong = given(_weightings(case, targets), lambda shares: _mix(shares, pieces))
     if 0 in [count for count, *_ in pieces] and not (loss - loss == 0).item():
         raise Wrong("no-targets", f"{case.text}: the loss is NaN. One chunk has no target token, so its mean is 0 / 0")
+    if case.size > 1 and not (loss - loss == 0).item():
+        raise Wrong("overflows", f"{case.text}: the loss is {loss.item()}: exp of a large logit is infinite; logsumexp "
+                                 "and log_softmax take the largest out first")  # fmt: skip
     _near(loss, truth, f"{case.text}: the loss", {id: (text, sums[0]) for id, (text, sums) in wrong.items()})
     bare = _mix([1] * len(pieces), _softmaxes(hidden, weight, targets, case.chunk))
     for place, (name, mine) in enumerate((("hidden", dh), ("weight", dw)), start=1):
@@ -99,6 +104,7 @@ def made(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Random hidden (tokens, width) and weight (words, width), so large that losses differ; targets (tokens,)."""
     generator = torch.Generator().manual_seed(case.tokens)
     hidden, weight = (torch.randn(n, case.width, generator=generator) for n in (case.tokens, case.words))
+    hidden *= case.size
     targets = torch.randint(case.words, (case.tokens,), generator=generator)
     targets[list(case.ignored)] = IGNORE
     return hidden, weight, targets
@@ -112,9 +118,12 @@ def _ask(chunked: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: i
 
     def run():
         loss = chunked.apply(h, w, targets, chunk)
+        if not isinstance(loss, Tensor):
+            raise Wrong("loss-float", f"forward returns {show(loss)}; autograd asks for a tensor, without .item()")
         (3 * loss).sum().backward()
         return loss.detach(), h.grad, w.grad
 
+    run.__name__ = chunked.__name__
     try:
         return by_hand(run, building=True, twice=False, untouched=False)
     except Wrong as verdict:

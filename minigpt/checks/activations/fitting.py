@@ -58,16 +58,18 @@ def on_top(step: StepMemory) -> int:
 
 
 def room_of(case: Case) -> int:
-    """Bytes that hold the case's batch, and half a sequence more."""
-    fits, bursts = (on_top(predict(case.config, case.plan(case.batch + more))) for more in (0, 1))
-    return (fits + bursts) // 2
+    """Bytes that hold the case's batch, and half a sequence more; for none, a fifth of what one needs."""
+    fits, bursts = (on_top(predict(case.config, case.plan(n))) if n else 0 for n in (case.batch, case.batch + 1))
+    return (fits + bursts) // (2 if case.batch else 5)
 
 
 def _confirm(case: Case, room: int) -> None:
     """RuntimeError if the meter says otherwise; asked once for each case."""
     if case in _confirmed:
         return
-    inside, outside = (on_top(measure(case.config, case.plan(case.batch + more), "cpu")) for more in (0, 1))
+    inside, outside = (
+        on_top(measure(case.config, case.plan(n), "cpu")) if n else 0 for n in (case.batch, case.batch + 1)
+    )
     if not inside <= room < outside:
         raise RuntimeError(f"{case.text}: the meter reads {inside:,} and {outside:,}, and {room:,} is not between them")
     _confirmed.add(case)
@@ -97,6 +99,9 @@ def batch_mistakes(case: Case, room: int) -> Hints:
         "one-fewer": ("one fewer than fits", case.batch - 1),
         "none": ("some do fit", 0),
     }
+    if not case.batch:
+        least = min((room - once) // each for each, once in known.values())
+        return {"negative": ("that is below zero; where none fits it is 0", least), "one-more": ("none fits", 1)}
     if not case.checkpointed:
         P = c.vocab_size * c.n_embd + c.context * c.n_embd + 12 * c.n_layer * c.n_embd**2
         return {

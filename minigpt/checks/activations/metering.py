@@ -7,7 +7,7 @@ A mistake is named by what it would give: a list of all that autograd hands over
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,8 @@ HINTS = {
     "unpack_hook expected to be a Tensor": "What the first hook returns is handed to the second, in backward, and that "
     "has to return the tensor",
     "missing 1 required positional argument": "saved_tensors_hooks takes two functions",
+    "must match the size of tensor": "`tensor in known` compares element by element; compare the storages' addresses",
+    "Boolean value of Tensor": "`tensor in known` compares element by element; compare the storages' addresses",
 }
 
 
@@ -71,7 +73,7 @@ def mistakes(run: Callable, known: list[Tensor]) -> Hints:
         "handed-over": ("everything that is handed over is counted, as often as it is: parameters, and storages that "
                         "are handed over more than once", sum(tensor.nbytes for tensor in handed)),
         "parameters": ("the parameters are counted; they were there before",
-                       sum(tensor.untyped_storage().nbytes() for tensor in all_of)),
+                       sum(_bytes(all_of))),
         "each-time": ("a storage that is handed over twice is counted twice", sum(tensor.nbytes for tensor in own)),
         "storage-each-time": ("a storage counts once for each tensor that looks at it",
                               sum(tensor.untyped_storage().nbytes() for tensor in own)),
@@ -83,8 +85,16 @@ def mistakes(run: Callable, known: list[Tensor]) -> Hints:
                          "of the storage", sum(tensor.untyped_storage().nbytes() for tensor in by_view)),
         "view-address-and-size": ("views are counted, by their own address and size; it is storages that stay alive",
                                   sum(tensor.nbytes for tensor in by_view)),
+        "four-bytes": ("4 bytes are counted for every number; not all are float32: .nbytes, or .element_size()",
+                       4 * sum(tensor.numel() for tensor in first.values())),
+        "subtracted": ("the bytes of all parameters are subtracted; not each of them is saved, so leave out those that "
+                       "are", sum(_bytes(all_of)) - sum({_storage(t): t.nbytes for t in known}.values())),
         "numbers": ("numbers are counted, and not bytes", sum(tensor.numel() for tensor in first.values())),
     }  # fmt: skip
+
+
+def _bytes(tensors: Iterable[Tensor]) -> list[int]:
+    return [tensor.untyped_storage().nbytes() for tensor in tensors]
 
 
 def _storage(tensor: Tensor) -> int:

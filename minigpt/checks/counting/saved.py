@@ -65,7 +65,10 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
         "one-mlp-tensor-missing": (
             "one of the MLP's inner tensors is missing: the GELU's input and down_proj's are two, each 4 C wide",
             -4 * stream),
-        "no-mlp-tensors": ("both of the MLP's inner tensors are missing", -8 * stream),
+        "no-mlp-tensors": (
+            "both of the MLP's inner tensors are missing, or 2 bytes are counted for a float32", -8 * stream),
+        "every-block": ("the blocks of the whole model are counted; one is asked for",
+                        (config.n_layer - 1) * (16 * stream + heads + 4 * token)),
         "narrow-mlp": ("the MLP's inner tensors are taken as C wide, and they are 4 C wide", -6 * stream),
         "published-34": (
             "34 B T C is a published figure for 16-bit numbers and dropout; this step has float32 and no dropout",

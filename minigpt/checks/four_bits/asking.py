@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import bitsandbytes.functional as bnb
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -30,7 +30,7 @@ from minigpt.optim import blockwise
 HINTS = {  # part of what an answer's error says: what it means here
     "p must be in the range": "The quantiles of 0 and of 1 are infinite; stop at end",
     "shape '[-1, 2]' is invalid": "The number of codes may be odd",
-    "is invalid for input of size": "The number of weights need not be a multiple of the block; the last may be short",
+    "is invalid for input of size": "A tensor need not be a multiple of the block; the last may be short",
     "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
 }
 
@@ -109,7 +109,9 @@ def tensor(got, what: str) -> Tensor:
     """``got``, if it is a tensor and no more: a tensor's own class may say anything about itself."""
     if type(got) is not Tensor:
         shown = "it" if isinstance(got, Tensor) else show(got)
-        raise Wrong("wrong-type", f"{what}: {shown} is of type {type(got).__name__}; a torch.Tensor is asked for")
+        detach = ", as its .detach() is" if isinstance(got, nn.Parameter) else ""
+        asked = f"a torch.Tensor is asked for{detach}"
+        raise Wrong("wrong-type", f"{what}: {shown} is of type {type(got).__name__}; {asked}")
     return got
 
 

@@ -57,8 +57,13 @@ def makes(answer: Callable, case: tuple[int, int, int]) -> None:
 def fits(answer: Callable, case: tuple) -> None:
     config, precision, budget = case
     matrices, others = parts(config)
-    mine = by_hand(answer, matrices, others, ITEMSIZE[precision], budget)
     what = f"{len(matrices)} matrices, {precision}, {budget:,} bytes"
+    try:
+        mine = by_hand(answer, matrices, others, ITEMSIZE[precision], budget)
+    except Wrong as verdict:
+        if not isinstance(verdict.__cause__, ValueError):
+            raise
+        raise Wrong(verdict.id, f"{what}: a rank fits; {verdict}") from verdict.__cause__
     right = _largest(config, precision, budget)
     integer(mine, right, what, wrong=rank_values(matrices, others, ITEMSIZE[precision], budget))
 
@@ -68,11 +73,13 @@ def refuses(answer: Callable, case: tuple) -> None:
     matrices, others = parts(config)
     what = f"{len(matrices)} matrices, {precision}, {budget:,} bytes"
     try:
-        given = by_hand(answer, matrices, others, ITEMSIZE[precision], budget)
+        given = by_hand(answer, matrices, others, ITEMSIZE[precision], budget, none_ok=True)
     except Wrong as verdict:
         if isinstance(verdict.__cause__, ValueError):
             return
-        raise
+        if verdict.__cause__ is None:
+            raise
+        raise Wrong(verdict.id, f"{what}: no rank fits, so a ValueError is asked for; {verdict}") from verdict.__cause__
     raise Wrong("not-refused", f"{what}: not even rank 1 fits; {name_of(answer)} gives {show(given)}: raise ValueError")
 
 
@@ -146,6 +153,13 @@ def state_slips(matrices: Matrices, others: int, rank: int, itemsize: int) -> li
         "no-projection": ("the projections are missing: min(m, n) r elements for each matrix", -b * rank * short),
         "long-projection": ("P is booked with the longer side; it has the shorter one, min(m, n) r elements",
                             b * rank * (long - short)),
+        "sides-swapped": ("the two sides are swapped: P has the shorter one, each moment the longer one",
+                          b * rank * (short - long)),
+        "as-wide": ("every matrix is counted as a wide one, P of m r and moments of n r elements; where m >= n it is "
+                    "the other way round", b * rank * (rows + 2 * columns - short - 2 * long)),
+        "as-tall": ("every matrix is counted as a tall one, P of n r and moments of m r elements; where m < n it is "
+                    "the other way round", b * rank * (columns + 2 * rows - short - 2 * long)),
+        "float32-projection": ("P is booked in float32; it has the gradient's dtype", (4 - b) * rank * short),
         "whole-factor": ("the whole factor of the SVD is booked; of P the first r directions are kept",
                          b * (squares - rank * short)),
         "both-factors": ("a P for each side is booked; a matrix has one, from its shorter side", b * rank * long),
@@ -195,6 +209,7 @@ def svd_slips(m: int, n: int, itemsize: int) -> list[Hints]:
     return [copy, missing | {
         "full-matrices": ("square factors are booked, m x m and n x n; with full_matrices=False they have k columns, "
                           "and k rows", 4 * (m * m + n * n - factors)),
+        "diagonal": ("the singular values are booked as a k x k matrix; they are k numbers", 4 * (k * k - k)),
         "long-k": ("k is taken for the longer side; it is the shorter one", 4 * (long - k) * (m + n + 1)),
         "two-byte-factors": ("the factors are booked in 2 bytes; the SVD is made in float32", -2 * factors),
     }, {
@@ -216,6 +231,8 @@ def rank_values(matrices: Matrices, others: int, itemsize: int, budget: int) -> 
     hints = {
         "not-capped": ("no matrix has more directions than its shorter side: the smallest side of all is the most",
                        rank(whole, each, budget)),
+        "capped-by-another": ("the smallest side of all matrices is the most, and not that of one of them; here one "
+                              "has fewer directions", rank(whole, each, min(matrices[0]))),
         "gradients-forgotten": ("the gradients are forgotten: one number for each parameter",
                                 rank(3 * others + area, each)),
         "state-alone": ("the budget is for weights, gradients and state together; the state alone is counted",

@@ -26,6 +26,7 @@ from minigpt.optim import GaLoreAdamW
 
 knows(__name__, "minigpt.optim.galore", "minigpt.optim.adam", GaLoreAdamW._update)
 HINTS = {  # part of what an answer's error says: what it means here
+    "float division by zero": "1 - b^t is zero where t is 0; it is 1 in the first step",
     "not implemented for 'BFloat16'": "There is no SVD in 16 bits: take that of G.float()",
 }
 

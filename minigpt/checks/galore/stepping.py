@@ -94,7 +94,7 @@ def _taken(step: Callable, run: Run) -> tuple[list[Tensor], list[Tensor], dict]:
             raise Wrong("not-in-place", f"{what}: W is as it was, and another tensor is returned; change W in place")
         for name in ("P", "m", "v"):
             if name not in state:
-                raise Wrong("missing", f'{what}: state["{name}"] is missing')
+                raise Wrong("missing", f'{what}: state["{name}"] is missing in the dictionary that was handed over')
             plain_tensor(state[name], f'{what}: state["{name}"]')
         _shapes(state, run, what)
         weights.append(W.clone())
@@ -159,6 +159,8 @@ MISTAKES: Hints = {  # a sentence, and what is done otherwise in ``updates``
     "no-root-correction": ("the correction of v is missing, sqrt(1 - b2^t)", dict(correction="first")),
     "no-first-correction": ("the correction of m is missing, 1 / (1 - b1^t)", dict(correction="second")),
     "square-correction": ("v's correction stands without its root: sqrt(1 - b2^t)", dict(correction="square")),
+    "one-ahead": ("the correction is that of t + 1; t is 1 in the first step", dict(correction="ahead")),
+    "square-of-m": ("v is made of the square of m; it is one of R's", dict(square="m")),
     "eps-after": ("eps is added to the corrected root, as in torch; here it is sqrt(v) + eps, and the correction comes "
                   "after it", dict(eps="after")),
     "eps-in-root": ("eps stands in the root; it is sqrt(v) + eps", dict(eps="inside")),
@@ -175,7 +177,7 @@ MISTAKES: Hints = {  # a sentence, and what is done otherwise in ``updates``
 
 def updates(
     gradients: list[Tensor], projections: list[Tensor], run: Run, *, scale=True, correction: bool | str = True,
-    eps: str = "", direction: str = "", swapped=False, renewal: str = "",
+    eps: str = "", direction: str = "", swapped=False, renewal: str = "", square: str = "",
 ) -> list[Tensor]:  # fmt: skip
     """What each step takes off W, (m, n) float64, with P of each step given; the rest are mistakes."""
     tall, taken = run.shape[0] >= run.shape[1], []
@@ -190,11 +192,12 @@ def updates(
                 m, v, t = 0 * m, 0 * v, 0 if renewal == "all" else t
         before, t = P, t + 1
         R = G.double() @ P.T if tall else P.T @ G.double()
-        m, v = b1 * m + (1 - b1) * R, b2 * v + (1 - b2) * R * R
+        m = b1 * m + (1 - b1) * R
+        v = b2 * v + (1 - b2) * (m if square else R) ** 2
         first, second = 1 / (1 - b1**t), math.sqrt(1 - b2**t)
-        factor = {True: first * second, False: 1.0, "first": first, "second": second, "square": first * second**2}[
-            correction
-        ]
+        ahead = math.sqrt(1 - b2 ** (t + 1)) / (1 - b1 ** (t + 1))
+        factors = {True: first * second, False: 1.0, "first": first, "second": second, "square": first * second**2}
+        factor = (factors | {"ahead": ahead})[correction]
         small = {"": run.eps, "after": run.eps * second, "inside": 0.0, "none": 0.0}[eps]
         root = (v + run.eps).sqrt() if eps == "inside" else v.sqrt() + small
         D = {"": factor * m / root, "gradient": R, "no root": factor * m / (v + run.eps)}[direction]

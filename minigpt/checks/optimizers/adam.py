@@ -71,9 +71,13 @@ def _asked(adam_step: Callable, step: Step) -> dict[str, Tensor]:
     mine = fields(ask(adam_step, *step.tensors(), step.t, *step.options), NAMES, step.text)
     right = by_torch(step)
     others = {name: right[other] for name, other in zip(NAMES, ("m", "v", "weight"))}
-    if all(mine[name].shape == others[name].shape and torch.allclose(mine[name], others[name]) for name in NAMES):
+    if all(_alike(mine[name], others[name]) for name in NAMES):
         raise Wrong("order", f"{step.text}: (m, v, weight) is returned; the weight comes first")
     return mine
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a.double(), b.double())
 
 
 def by_torch(step: Step) -> dict[str, Tensor]:

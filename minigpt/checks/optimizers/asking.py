@@ -24,7 +24,7 @@ OPTIMIZERS = (  # what knows Adam's formula or the map, besides the checks
     adam.adam_step, adam.adam_direction, blockwise.quantize, blockwise.dequantize, blockwise.dynamic_map,
     blockwise.linear_map, blockwise.table, bnb.create_dynamic_map, bnb.create_linear_map,
 )  # fmt: skip
-knows(*OPTIMIZERS)
+knows(__name__, *OPTIMIZERS)
 
 
 def ask(function: Callable, *args):

@@ -120,15 +120,22 @@ def _weight_mistakes(case: Case, weight: Tensor, state: dict[str, Tensor]) -> Hi
     """The weight that each mistake leaves."""
     zero = torch.zeros(case.shape)
 
-    def stepped(m: Tensor, v: Tensor, decay: float = DECAY) -> tuple[Tensor, Tensor, Tensor]:
-        return adam_step(weight, case.gradient(case.t), m, v, case.t, lr=LR, betas=BETAS, eps=EPS, weight_decay=decay)
+    def stepped(m: Tensor, v: Tensor, decay: float = DECAY, t: int = case.t) -> tuple[Tensor, Tensor, Tensor]:
+        return adam_step(weight, case.gradient(case.t), m, v, t, lr=LR, betas=BETAS, eps=EPS, weight_decay=decay)
 
     def decoded(name: str, kind: str) -> Tensor:
         return restored(state[name], state[f"{name}_absmax"], MAPS[kind]).view(case.shape)
 
     large = "m_absmax" in state
     m, v = (decoded("m", "signed"), decoded("v", "unsigned")) if large else (state.get("m", zero), state.get("v", zero))
-    mistakes: Hints = {"no-decay": ("the decay is forgotten", stepped(m, v, decay=0.0)[0])}
+    later = "the correction is that of step {}; t is handed on as it is"
+    mistakes: Hints = {
+        "no-decay": ("the decay is forgotten", stepped(m, v, decay=0.0)[0]),
+        "t-plus-one": (later.format("t + 1"), stepped(m, v, t=case.t + 1)[0]),
+        "always-first": (later.format(1), stepped(m, v, t=1)[0]),
+    }
+    if case.t == 1:
+        del mistakes["always-first"]
     if weight.numel() >= SMALL:
         _, new_m, new_v = stepped(m, v)
         rounded_m, rounded_v = (

@@ -29,6 +29,8 @@ def dynamic(dynamic_map: Callable, signed: bool) -> None:
     counts = {
         "no-ends": ("zero and 1 belong to it as well", 254),
         "one-end-missing": ("zero, or 1, is missing", 255),
+        "six-decades": ("a decade is missing: k = 0 ... 6 are seven", 128),
+        "eight-decades": ("there is a decade too many: k = 0 ... 6 are seven", 512),
     } | ({
         "one-side": ("only one side of zero", 129), "minus-one": ("-1 is in it; only the centres have a negative", 257),
         "parts-doubled": ("with a sign a decade has 2^k parts, not 2^(k+1)", 510),
@@ -74,9 +76,12 @@ def _map_mistakes(signed: bool) -> Hints:
                        built(signed, shift=DECADES)),
         "decade-high": ("the decades lie ten times too high: the largest, k = 6, goes up to 1",
                         built(signed, shift=DECADES - 2)),
+        "part-offset": ("the parts begin at zero; a decade is cut from 0.1 to 1",
+                        built(signed, where=lambda low, high: (low + high) / 2 - 0.1)),
         "linear": ("that is a linear map: all distances are equal",
                    torch.linspace(-1 if signed else 0, 1, 256)),
         "no-one": ("1 is missing: the largest number of a block, which is its absmax, would not be itself",
                    torch.cat([right[:-1], torch.zeros(1)]).sort().values),
+        "minus-one-for-one": ("-1 is in it, and 1 is missing", torch.cat([-torch.ones(1), right[:-1]])),
         "no-zero": ("zero is missing", torch.cat([right[right != 0], torch.ones(1)]).sort().values),
     }  # fmt: skip

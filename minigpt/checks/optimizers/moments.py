@@ -52,6 +52,9 @@ def moment_slips(sizes: list[int]) -> Hints:
         "moment-scales-rounded-down": (
             "the moments' scales are rounded down; a last block that is not full has one too",
             8 * sum(size // 256 - -(-size // 256) for size in large)),
+        "moment-scales-in-parts": (
+            "a short block's scales are booked in part; they are whole numbers, 4 bytes each",
+            sum(8 * size // 256 - 8 * -(-size // 256) for size in large)),
         "moment-scale-each-64": ("64 elements share a moment's scale; it is 256", moments(sizes, 64) - right),
         "moment-scale-each-2048": ("2,048 elements share a moment's scale; it is 256", moments(sizes, 2048) - right),
         "one-moment": ("one of the two moments is missing", -(right - 2048 * bool(large)) // 2),
@@ -60,6 +63,7 @@ def moment_slips(sizes: list[int]) -> Hints:
             8 * n + 2048 - right if large else 0),
         "no-maps": ("the two 8-bit maps are missing: 1,024 bytes each, once", -2048 * bool(large)),
         "one-map": ("one of the two 8-bit maps is missing", -1024 * bool(large)),
+        "one-byte-maps": ("the maps are booked with a byte per value; they are float32", -1536 * bool(large)),
         "maps-for-nothing": ("the two 8-bit maps are booked, and no tensor has 8-bit moments", 2048 * (not large)),
         "maps-a-tensor": (
             "the 8-bit maps are booked for each tensor; the optimizer has one pair", 2048 * max(0, len(large) - 1)),
