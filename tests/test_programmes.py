@@ -14,8 +14,8 @@ import pytest
 from minigpt.memory.engine.graph import BORN, DEAD
 from minigpt.memory.predicted.allocator import Allocator
 from minigpt.memory.predicted.reserved import replay
+from minigpt.memory.snapshot import requests as made
 from tools import programmes
-from tools.recorded import traces
 from tools.recorded.scripts import tell
 from tools.recordings import options_of
 
@@ -65,7 +65,7 @@ def line(trace, model, batch, seq, precision, phase, allocator="default") -> dic
 def outcome(line: dict[str, str]) -> tuple[int, int, int, int]:
     programme = tell(line)
     assert programme is not None
-    sizes = traces.told(programme.tape, programme.began).sizes
+    sizes = made.told(programme.tape, programme.began).sizes
     allocator = Allocator(options_of(line["allocator"]))
     replay(programme.tape, allocator, programme.began)
     return len(sizes), sum(sizes), allocator.statistics.allocated.peak, allocator.statistics.reserved.peak

@@ -12,34 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.memory.predicted.allocator import Allocator, Device
+from minigpt.memory.predicted.allocator import Allocator
 from minigpt.memory.snapshot import holders, read, with_blocks
 from minigpt.memory.snapshot.__main__ import main
 from minigpt.memory.snapshot.growth import growth
 from minigpt.memory.snapshot.plain import load
 from minigpt.memory.units import readable
-
-TORCH = dict(filename="/opt/site-packages/torch/nn/modules/linear.py", line=125, name="forward")
-MINE = dict(filename="/home/project/model.py", line=31, name="forward")
-LOOP = dict(filename="/home/project/train.py", line=9, name="<module>")
-CPP = dict(filename="??", line=0, name="at::empty")
-
-
-def entry(action, address, size, frames=(), **more):
-    return dict(action=action, addr=address, size=size, stream=0, time_us=1, frames=list(frames), **more)
-
-
-def segment(address, total, blocks, device=0):
-    listed = [dict(address=at, size=size, requested_size=asked, state=state, frames=[LOOP])
-              for at, size, asked, state in blocks]  # fmt: skip
-    return dict(device=device, address=address, total_size=total, stream=0, segment_type="large", blocks=listed)
-
-
-def snapshot(trace, segments, path):
-    """The file as torch writes it."""
-    with open(path, "wb") as file:
-        pickle.dump(dict(segments=segments, device_traces=[[], trace], allocator_settings={}), file)
-    return path
+from tests.snapshots import CPP, LOOP, MINE, TORCH, Noting, entry, left, segment, snapshot
 
 
 @pytest.fixture
@@ -135,19 +114,6 @@ def test_a_recording_that_began_late_has_the_sizes_of_the_whole_programme(tmp_pa
     assert recording.unexplained == 0
 
 
-class Noting(Device):
-    """A device that writes down what it gives."""
-
-    def __init__(self, trace):
-        super().__init__()
-        self.trace = trace
-
-    def malloc(self, size):
-        address = super().malloc(size)
-        self.trace.append(entry("segment_alloc", address, size))
-        return address
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40 << 20)), min_size=1, max_size=40), st.integers(0, 100))
 def test_whole_blocks_are_the_allocators_or_lie_in_the_stated_range(tmp_path_factory, programme, share):
@@ -166,12 +132,8 @@ def test_whole_blocks_are_the_allocators_or_lie_in_the_stated_range(tmp_path_fac
         if last == "free_completed":
             truth[-2] = now  # a block counts as freed when that is requested
     cut = share * (len(trace) - 1) // 100
-    segments = [
-        segment(s.address, s.size, [(b.address, b.size, b.requested, b.state) for b in s.blocks()], 1)
-        | dict(segment_type="small" if s.pool.small else "large")
-        for s in allocator.segments.values()
-    ]
-    recording = with_blocks(read(snapshot(trace[cut:], segments, tmp_path_factory.mktemp("whole") / "whole.pickle")))
+    path = tmp_path_factory.mktemp("whole") / "whole.pickle"
+    recording = with_blocks(read(snapshot(trace[cut:], left(allocator), path)))
     found = [allocated for allocated, _ in recording.sizes()]
     assert recording.open == 0 or cut
     more = (1 << 40) if recording.open is None else recording.open

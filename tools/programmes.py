@@ -18,6 +18,7 @@ from pathlib import Path
 from minigpt.console import show
 from minigpt.memory.predicted.allocator import Allocator
 from minigpt.memory.predicted.reserved import replay
+from minigpt.memory.snapshot import requests as made
 from tools.recorded import traces
 from tools.recorded.scripts import tell
 from tools.recordings import options_of, read
@@ -52,7 +53,7 @@ def compare(line: dict[str, str], folder: Path) -> Compared | None:
         return None
     allocator = Allocator(options_of(line["allocator"]))
     replay(programme.tape, allocator, programme.began)
-    told = traces.told(programme.tape, programme.began)
+    told = made.told(programme.tape, programme.began)
     recorded = traces.recorded(read(folder / "traces" / f"{line['trace']}.csv.gz"))
     parting = told.parting(recorded)
     words = "" if parting is None else f"told {told.around(parting)}; recorded {recorded.around(parting)}"

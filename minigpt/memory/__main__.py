@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> Parser:
-    """One option for each field of the plan; one that is not given is left out of what it parses."""
+    """The command's options; a field of the plan that is not given is left out of what it parses."""
     names = {
         "known models": textwrap.fill(", ".join(KNOWN), width=98),
         "MiniGPT, the course's own": ", ".join(MINIGPT),
@@ -60,7 +60,6 @@ def make_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("model", help="a known name, a Hub id, or the path of a config.json")
-    parser.add_argument("--like", metavar="LIBRARY", help=f"start from a library's defaults: {', '.join(RECIPES)}")
     parser.add_argument("--measure", action="store_true", help="run the step on fake tensors instead of predicting it")
     parser.add_argument("--tensors", action="store_true", help="list what is alive at the predicted peak")
     parser.add_argument(
@@ -75,6 +74,13 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--prediction-loss-only", action="store_true", help="it gathers no logits")
     parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
+    add_plan(parser)
+    return parser
+
+
+def add_plan(parser: argparse._ActionsContainer) -> None:
+    """An option for each field of the plan, and ``--like``; ``plan_of`` takes what they parse."""
+    parser.add_argument("--like", metavar="LIBRARY", help=f"start from a library's defaults: {', '.join(RECIPES)}")
     for field in fields(TrainingPlan):
         option, default = "--" + field.name.replace("_", "-"), field.default
         allowed = f": {', '.join(ALLOWED[field.name])}" if field.name in ALLOWED else ""
@@ -84,7 +90,11 @@ def make_parser() -> Parser:
         else:
             kind = dict(type=str if default is None else type(default), metavar="VALUE")
         parser.add_argument(option, default=argparse.SUPPRESS, help=text, **kind)
-    return parser
+
+
+def plan_of(given: dict[str, Any], like: str | None) -> TrainingPlan:
+    """The plan with these fields. Raises ValueError, naming the field, for one that cannot be."""
+    return TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,8 +103,8 @@ def main(arguments: list[str] | None = None) -> int:
     name, like, measured, tensors, as_json = (given.pop(name) for name in names)
     asked = {name: given.pop(name) for name in EVALUATION}
     try:
-        model = _minigpt(name) if name.lower() in MINIGPT else name
-        plan = TrainingPlan(**given) if like is None else TrainingPlan.like(like, **given)
+        model = model_of(name)
+        plan = plan_of(given, like)
         report = _measured(model, plan) if measured else _predicted(model, plan)
         report["tensors"] = explain(model, plan) if tensors else ()
         report["evaluation"] = _evaluated(model, plan, measured, **asked)
@@ -109,8 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if plan.card is None or all(judge(step, plan).fits for step in steps) else 1
 
 
-def _minigpt(name: str):
-    """The configuration of a size of MiniGPT."""
+def model_of(name: str):
+    """What the command's word for a model means: the configuration of a size of MiniGPT, or the word itself."""
+    if name.lower() not in MINIGPT:
+        return name
     from minigpt.model import GPTConfig  # here, because it imports torch
 
     return GPTConfig.preset(name.lower())

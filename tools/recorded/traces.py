@@ -1,70 +1,12 @@
-"""The requests of a programme for memory, one after the other: as they were recorded, and as the tape tells them.
-
-A request has a number and a size in bytes. Between two requests some are let go, in an order that does not matter to
-the allocator. What was there when recording began has no number, and is known by its size.
-"""
+"""The requests of a recording, from its rows."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-
-from minigpt.memory.engine.account import Account
-from minigpt.memory.engine.graph import BORN, DEAD, Record
+from minigpt.memory.snapshot import requests
 from tools.recordings import Row
 
 
-@dataclass
-class Requests:
-    """``freed[i]``: what is let go before request i and after the one before: numbers, and sizes as ("old", size)."""
-
-    sizes: list[int] = field(default_factory=list)
-    freed: list[Counter] = field(default_factory=lambda: [Counter()])
-
-    def ask(self, nbytes: int) -> tuple[int | None, int]:
-        self.sizes.append(nbytes)
-        self.freed.append(Counter())
-        return len(self.sizes) - 1, nbytes
-
-    def let_go(self, number: int | None, nbytes: int) -> None:
-        self.freed[-1][("old", nbytes) if number is None else number] += 1
-
-    def parting(self, other: Requests) -> int | None:
-        """The number of the first request before which, or in which, the two differ; None where they never do."""
-        for i, (mine, theirs) in enumerate(zip(self.sizes, other.sizes, strict=False)):
-            if mine != theirs or self.freed[i] != other.freed[i]:
-                return i
-        return None if len(self.sizes) == len(other.sizes) else min(len(self.sizes), len(other.sizes))
-
-    def around(self, number: int) -> str:
-        """Request ``number`` in words."""
-        if number >= len(self.sizes):
-            return "no such request"
-        first = [str(what) for what in list(self.freed[number])[:5]]
-        return f"{self.sizes[number]:,} bytes, after {sum(self.freed[number].values())} let go: {' '.join(first)}"
-
-
-def recorded(rows: list[Row]) -> Requests:
-    """A recording's."""
-    found, live = Requests(), dict[int, tuple[int | None, int]]()
-    for row in rows:
-        if row.action == "init_block":
-            live[row.address] = None, int(row.note)
-        elif row.action == "alloc":
-            live[row.address] = found.ask(row.size)
-        elif row.action == "free_requested":
-            found.let_go(*live.pop(row.address))
-    return found
-
-
-def told(tape: Account, began: int) -> Requests:
-    """The tape's, from event ``began`` on."""
-    found, live = Requests(), dict[Record, tuple[int | None, int]]()
-    for count, (_, record, kind) in enumerate(tape.events):
-        if kind == BORN:
-            live[record] = found.ask(record.nbytes) if count >= began else (None, record.nbytes)
-        elif kind == DEAD:
-            number, nbytes = live.pop(record)
-            if count >= began:
-                found.let_go(number, nbytes)
-    return found
+def recorded(rows: list[Row]) -> requests.Requests:
+    """A recording's requests; the note of what was there before says how much had been asked for."""
+    held = [(row.address, int(row.note)) for row in rows if row.action == "init_block"]
+    return requests.recorded(held, ((row.action, row.address, row.size) for row in rows))

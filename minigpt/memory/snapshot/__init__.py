@@ -5,6 +5,9 @@ recording   its events, checked; what was there before them; allocated and reser
 blocks      the size of every block, by the allocator's rules
 holders     whose Python line asked for what is held
 growth      why memory was taken from the device
+requests    its requests, one after the other, and those that the tape tells
+placing     where in a told training it began
+against     predicted beside recorded, and the first request where they part; beside has the words
 """
 
 from minigpt.memory.snapshot.blocks import with_blocks

@@ -1,7 +1,9 @@
 """What a GPU's allocator recorded: ``python -m minigpt.memory.snapshot step.pickle``.
 
 Reads a snapshot of torch's safely, and shows its peak, what was reserved and why, and whose lines hold the memory.
-Exit status: 0, or 2 for wrong use and for a file that is no snapshot. Imports no torch.
+With ``--against MODEL`` and the options of a plan, as ``python -m minigpt.memory`` has them: predicted beside recorded,
+and where they part. Exit status: 0, or 2 for wrong use and for a file that is no snapshot. Imports no torch, unless the
+model is a MiniGPT.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import sys
 from pathlib import Path
 
 from minigpt.console import show
-from minigpt.memory.__main__ import Parser
+from minigpt.memory.__main__ import Parser, add_plan, model_of, plan_of
+from minigpt.memory.snapshot import beside
+from minigpt.memory.snapshot.against import Against, compare
 from minigpt.memory.snapshot.blocks import with_blocks
 from minigpt.memory.snapshot.growth import Growth, growth
 from minigpt.memory.snapshot.holders import Holder, holders
@@ -19,6 +23,7 @@ from minigpt.memory.snapshot.recording import Recording, read
 from minigpt.memory.units import gb, gib, readable
 
 PICTURES = (".png", ".svg", ".pdf")
+OWN = ("file", "device", "top", "plot", "json", "against", "like")  # what else is given is the plan's
 
 
 def make_parser() -> Parser:
@@ -32,23 +37,29 @@ def make_parser() -> Parser:
     parser.add_argument("--top", type=int, default=8, metavar="N", help="how many lines to list (default: 8)")
     parser.add_argument("--plot", metavar="PICTURE", help=f"draw the timeline into a file: {', '.join(PICTURES)}")
     parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
+    parser.add_argument("--against", metavar="MODEL", help="show beside it what is predicted of this model's training")
+    add_plan(parser.add_argument_group("the plan of that training; it needs a card"))
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = make_parser().parse_args(arguments)
+    plan = {name: value for name, value in vars(given).items() if name not in OWN}
     try:
         if given.top < 1:
             raise ValueError(f"top is {given.top}; it must be at least 1")
         if given.plot is not None and Path(given.plot).suffix.lower() not in PICTURES:
             raise ValueError(f"plot is {given.plot!r}; it must end in {', '.join(PICTURES)}")
+        if given.against is None and (plan or given.like):
+            raise ValueError(f"{next(iter(plan), 'like')} is given; a plan needs against, the name of a model")
         recording = with_blocks(read(given.file, given.device))
+        against = given.against and compare(recording, model_of(given.against), plan_of(plan, given.like))
         if given.plot is not None:
             _draw(recording, given.plot)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    report = Report.of(recording)
+    report = Report(recording, against or None)
     show(report.json(given.top) if given.json else report.text(given.top))
     return 0
 
@@ -56,14 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
 class Report:
     """What there is to say of a recording."""
 
-    def __init__(self, recording: Recording, sizes: list[tuple[int, int]], places: tuple[int, int]) -> None:
-        self.recording, self.sizes, self.places = recording, sizes, places
+    def __init__(self, recording: Recording, against: Against | None = None) -> None:
+        self.recording, self.against, self.sizes = recording, against, list(recording.sizes())
+        self.places = places = (recording.peak(0), recording.peak(1))
         self.holders: list[Holder] = holders(recording.held_after(places[0]))
         self.growth: list[Growth] = growth(recording)
-
-    @classmethod
-    def of(cls, recording: Recording) -> Report:
-        return cls(recording, list(recording.sizes()), (recording.peak(0), recording.peak(1)))
 
     def text(self, top: int) -> str:
         recording, (first, second) = self.recording, self.places
@@ -94,6 +102,7 @@ class Report:
             largest = sorted(self.growth, key=lambda g: -g.taken)
             lines += [f"{readable(g.taken):>12} {readable(g.asked):>12} {readable(g.unused):>12}  {g.line}"
                       for g in largest[:top]]  # fmt: skip
+        lines += ["", beside.text(self.against)] if self.against else []
         return "\n".join(lines)
 
     def _out_of_memory(self) -> list[str]:
@@ -113,6 +122,7 @@ class Report:
                 "peak_reserved": {"bytes": reserved, "allocated": below, "after_event": self.places[1]},
                 "holders": [holder._asdict() for holder in self.holders[:top]],
                 "growth": [each._asdict() for each in self.growth],
+                "against": self.against and beside.as_dict(self.against),
             },
             indent=2,
         )
