@@ -17,9 +17,11 @@ Left out: evaluation inside Trainer, saving, several GPUs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import torch
 
 from minigpt.memory.collector import at_rest
 from minigpt.memory.measured.meter import MemoryMeter
+from minigpt.memory.measured.record import Seen, recording
 from minigpt.model import IGNORE
 
 SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -36,7 +39,9 @@ TINY: dict[str, Any] = dict(
     bos_token_id=None, eos_token_id=0, pad_token_id=0,
     initializer_range=0.1,  # a frozen head of the usual 0.02 cannot tell one byte from another
 )  # fmt: skip
-METERED = 2  # the step that the meter watches: the first has no optimizer state until its end
+# The step that the meter watches: the first has no optimizer state until its end. On a GPU it is recorded, without the
+# meter, which watches the next one then.
+METERED = 2
 OURS = dict(  # what a run here needs of TrainingArguments, whatever was given
     output_dir=".", report_to="none", push_to_hub=False, save_strategy="no", eval_strategy="no",
     logging_strategy="steps", logging_steps=1, disable_tqdm=True,
@@ -135,7 +140,7 @@ def pair_rows(pairs: Sequence, tokenizer, seq_len: int) -> list[dict[str, list[i
 
 def fine_tune(
     *, path: str, quantization: dict, adapters: dict, training: dict, rows: list[dict], held_out: list[dict],
-    eval_every: int = 0, device: str = "cpu", unsloth: bool = False, seed: int = 0,
+    eval_every: int = 0, device: str = "cpu", unsloth: bool = False, seed: int = 0, record: str | None = None,
 ) -> dict:  # fmt: skip
     """Train adapters on the model in ``path`` by the options, and meter one step.
 
@@ -143,11 +148,13 @@ def fine_tune(
     the same adapters and the same order of rows, with Unsloth or without. Where ``training`` says nothing of
     ``gradient_checkpointing``, each library does what it does by itself: peft's preparation and Unsloth turn it on.
 
+    On a GPU, with three steps or more, the second goes without the meter: for the allocator's counters, ``card`` of
+    "memory", and what it asked for into the file ``record``.
+
     Returns {"memory": StepMemory, "losses": a mean loss for each step, "validation": [(steps done, loss), ...] from
     before the first step to after the last, and each ``eval_every`` steps between (0: none), in nats per target token,
     "optimizer": its name in the arguments as they were in the end, "dtypes": {"adapters", "rest"} of the
-    parameters, "said": warnings from training, "allocated": CUDA's peak in the metered step, or None}. Raises
-    ValueError for fewer than 2 steps.
+    parameters, "said": warnings from training}. Raises ValueError for fewer than 2 steps.
     """
     if training.get("max_steps", 0) < METERED:
         raise ValueError(f"max_steps is {training.get('max_steps')!r}; the meter needs at least {METERED}")
@@ -168,22 +175,24 @@ def fine_tune(
                 validation.append((step, evaluate(trainer.model, held_out, batch, trainer.args.bf16)))
 
     look(0)
+    if device != "cpu":
+        torch.cuda.empty_cache()  # of what that took: reserved is of the training
+        trainer.record_second(record)
     trainer.after_step = look
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.train()
+        with trainer.recorded:
+            trainer.train()
     floating = [p for p in trainer.model.parameters() if p.is_floating_point()]  # not the packed 4 bits
     dtypes = {"adapters": {p.dtype for p in floating if p.requires_grad}}
     dtypes["rest"] = {p.dtype for p in floating if not p.requires_grad}
-    cuda = trainer.meter.cuda
     return {
-        "memory": trainer.meter.result(),
+        "memory": replace(trainer.meter.result(), card=trainer.seen and trainer.seen.card),
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
         "validation": validation,
         "optimizer": trainer.args.optim.value,
         "dtypes": {name: ", ".join(sorted(str(kind)[6:] for kind in kinds)) for name, kinds in dtypes.items()},
         "said": list(dict.fromkeys(str(warning.message) for warning in caught)),
-        "allocated": cuda and cuda.peak_allocated,
     }
 
 
@@ -231,12 +240,22 @@ def _with_meter(kind: Any, **arguments):
 
     class Metered(kind):
         meter: MemoryMeter | None = None
+        metered = METERED
+        seen: Seen | None = None  # the step before it, where that is recorded
+        recorded = contextlib.ExitStack()  # closed also by an error
+
+        def record_second(self, path: str | None) -> None:
+            """Record step METERED into ``path``, and meter the next one, if there is one."""
+            if self.args.max_steps > METERED:
+                self.metered, self.record = METERED + 1, path
 
         def after_step(self, step: int) -> None:
             """Nothing, unless somebody wants to look: ``step`` steps are done."""
 
         def training_step(self, model, inputs, *more):
-            if self.meter is None and self.state.global_step == METERED - 1:
+            if self.seen is None and METERED <= self.state.global_step + 1 < self.metered:
+                self.seen = self.recorded.enter_context(recording(self.record))
+            if self.meter is None and self.state.global_step == self.metered - 1:
                 self.meter = MemoryMeter(model, self.optimizer, tuple(inputs.values()))
                 self.meter.__enter__()
             return super().training_step(model, inputs, *more)
@@ -256,8 +275,9 @@ def _with_meter(kind: Any, **arguments):
             trainer.mark("step")
 
         def on_optimizer_step(self, args, state, control, **more):
-            if state.global_step == METERED - 1 and trainer.meter is not None:
+            if state.global_step == trainer.metered - 1 and trainer.meter is not None:
                 trainer.meter.__exit__(None, None, None)
+            trainer.recorded.close()
 
         def on_step_end(self, args, state, control, **more):
             trainer.after_step(state.global_step)

@@ -224,7 +224,7 @@ def test_every_run_learns_and_says_what_became_of_the_options(runs):
         assert (first, [step for step, _ in between], last) == (0, [3, 6] if name == "plain" else [], 8)
         assert after < before - 0.5, name
         assert len(run["losses"]) == 8 and run["losses"][-1] < run["losses"][0]
-        assert run["allocated"] is None
+        assert run["memory"].card is None
         if name != "unsloth":
             assert run["optimizer"] == "paged_adamw_8bit"
             assert run["dtypes"] == {"adapters": "float32", "rest": "float32"}

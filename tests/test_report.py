@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from minigpt.memory import readings
-from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.buckets import BUCKETS, Ledger, Reserved, StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.architecture import family_class
 from minigpt.memory.plan import TrainingPlan
@@ -136,6 +136,21 @@ def test_what_a_cpu_could_not_do_is_said_and_written(tmp_path, monkeypatch, caps
 )  # fmt: skip
 def test_errors_in_words(predicted, measured, words):
     assert report_words.error(predicted, measured) == words
+
+
+def test_allocated_and_reserved_are_replayed_for_a_named_card_or_read(tmp_path):
+    def rows(**steps):
+        return report.table(read_reading(save(tmp_path, extra={"card": "T4"}, **steps)))["rows"]
+
+    replayed = replace(PREDICTED, card=Reserved(6 * 10**6, "", 8 * 10**6, "", 0))
+    read = replace(PREDICTED, card=Reserved(6 * 10**6, "", 10 * 10**6, "", 0))
+    assert [row[1][-2:] for row in rows(predicted=replayed)] == [["6.000 (T4)", "8.000 (T4)"], ["", ""], ["", ""]]
+    assert rows(predicted=replayed, measured=PREDICTED)[0][1][-2:] == ["6.000 (T4)", "8.000 (T4)"]
+    both = rows(predicted=replayed, measured=read)
+    assert [name for name, _ in both] == ["predicted", "measured", "error"]
+    assert [cells[-2:] for _, cells in both] == [["6.000", "8.000"], ["6.000", "10.000"], ["exact", "-20.00%"]]
+    assert rows(predicted=PREDICTED, measured=read)[1][1][-2:] == ["6.000", "10.000"]
+    assert {len(cells) for _, cells in both} == {len(BUCKETS) + 3}
 
 
 @pytest.fixture

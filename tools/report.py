@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 import jinja2
 from markupsafe import Markup, escape
 
-from minigpt.memory.buckets import BUCKETS
+from minigpt.memory.buckets import BUCKETS, StepMemory
 from minigpt.memory.plan import ALLOWED
 from minigpt.memory.plots import COLORS
 from minigpt.memory.readings import NOT_ON_CPU, Reading, read_reading, write_atomically
@@ -39,19 +39,37 @@ METHODS = ALLOWED["method"]
 
 
 def table(reading: Reading) -> dict:
-    """One reading's rows: predicted, measured, error, or one where they are the same. The columns: buckets, peak."""
-    predicted = [*reading.predicted.ledger.as_dict().values(), reading.predicted.peak.total]
+    """One reading's rows: predicted, measured, error, or one where they are the same.
+
+    The columns: buckets, peak, and what a card's allocator holds at most, allocated and reserved. Where that was not
+    read, the card that it is replayed for stands beside it.
+    """
+    predicted, cards = _numbers(reading.predicted)
     scale, unit = (GB, "GB") if max(predicted) >= GB else (MB, "MB")
     rows = [("predicted", [f"{size / scale:,.3f}" for size in predicted])]
+    measured, read = ([], []) if reading.measured is None else _numbers(reading.measured)
     if reading.measured is None:
         rows.append(("measured", []))
     else:
-        measured = [*reading.measured.ledger.as_dict().values(), reading.measured.peak.total]
         rows.append(("measured", [f"{size / scale:,.3f}" for size in measured]))
         rows.append(("error", [error(*pair) for pair in zip(predicted, measured, strict=True)]))
-        if predicted == measured:
+        if predicted == measured and not read:
             rows = [("both", rows[0][1])]
+    replayed = "" if read else f" ({reading.extra.get('card', 'replayed')})"
+    for name, cells in rows:
+        if name in ("predicted", "both"):
+            cells += [f"{size / scale:,.3f}{replayed}" for size in cards] or ["", ""]
+        elif cells:
+            cells += [f"{size / scale:,.3f}" for size in read] if read and name == "measured" else ["", ""]
+    if cards and read:
+        rows[-1][1][-2:] = [error(*pair) for pair in zip(cards, read, strict=True)]
     return {"reading": reading, "unit": unit, "rows": rows}
+
+
+def _numbers(step: StepMemory) -> tuple[list[int], list[int]]:
+    """Bytes: of the buckets and the peak; of the allocator, where it has been asked."""
+    card = [step.card.allocated, step.card.reserved] if step.card else []
+    return [*step.ledger.as_dict().values(), step.peak.total], card
 
 
 def ledgers(readings: list[Reading]) -> list[tuple[Reading, list[tuple[str, dict]]]]:

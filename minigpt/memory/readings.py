@@ -5,13 +5,17 @@ real GPU can be replayed on a machine that has none. All sizes are integer bytes
 
     {"format": 1, "lab": "lab02", "case": "nano fp32", "device": "cpu", "instrument": "...",
      "versions": {...}, "architecture": {...}, "plan": {...},
-     "predicted": {"ledger": {bucket: bytes}, "peak": {bucket: bytes}, "peak_at": "...", "frozen": bytes},
+     "predicted": {"ledger": {bucket: bytes}, "peak": {bucket: bytes}, "peak_at": "...", "frozen": bytes,
+                   "card": {"allocated": bytes, "reserved": bytes}},
      "measured":  the same, or null where nothing was measured,
      "extra": {...}}
 
-``extra`` is free. The report draws these of its keys: ``validation`` {"before", "after"} and ``curve``
-{"train": [[step, value], ...], "validation": [...]}, both in bits per byte. ``samples`` [{"prompt", "before",
-"after"}, ...] is kept for who reads the file.
+``card``: a card's allocator at its most. Predicted, it is a replay for a card, whose name is in ``extra``; measured,
+it was read on a GPU. Left out where there is none, as in older readings.
+
+``extra`` is free. The report draws these of its keys: ``card``, the name of the card of "card"; ``validation``
+{"before", "after"} and ``curve`` {"train": [[step, value], ...], "validation": [...]}, both in bits per byte.
+``samples`` [{"prompt", "before", "after"}, ...] is kept for who reads the file.
 
 Left out: the timeline of a step, which is large and can be measured again. This file imports no torch.
 """
@@ -27,9 +31,10 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.buckets import BUCKETS, Ledger, Reserved, StepMemory
 
 FORMAT = 1
+CARD = ("allocated", "reserved")  # of a card's allocator
 LARGEST = 2**63 - 1  # no number in a reading is larger
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "unsloth")
 NOT_ON_CPU = "not-on-cpu.jsonl"  # what a CPU could not do, one JSON object a line
@@ -157,9 +162,10 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
 def _pack(name: str, memory: StepMemory) -> dict:
     if not isinstance(memory, StepMemory):
         raise ValueError(f"{name} is a {type(memory).__name__}; it must be a StepMemory")
+    card = memory.card and {name: getattr(memory.card, name) for name in CARD}
     return {
         "ledger": memory.ledger.as_dict(), "peak": memory.peak.as_dict(),
-        "peak_at": memory.peak_at, "frozen": memory.frozen,
+        "peak_at": memory.peak_at, "frozen": memory.frozen, **({"card": card} if card else {}),
     }  # fmt: skip
 
 
@@ -174,6 +180,7 @@ def _check(content: dict) -> None:
         _must(type(architecture.get(name, 0)) is int, name, architecture.get(name), "an integer")
     _must(isinstance(content["versions"], dict), "versions", content["versions"], "an object")
     _must(isinstance(extra, dict), "extra", extra, "an object")
+    _must(isinstance(extra.get("card", ""), str), "card", extra.get("card"), "a text")
     bits = extra.get("validation") or {"before": 0, "after": 0}
     good = isinstance(bits, dict) and all(_finite(bits.get(name)) for name in ("before", "after"))
     _must(good, "validation", bits, '{"before": number, "after": number}')
@@ -210,8 +217,19 @@ def _unpack(content: dict) -> StepMemory:
     _must(isinstance(content["peak_at"], str), "peak_at", content["peak_at"], "a text")
     _must(type(content["frozen"]) is int and content["frozen"] >= 0, "frozen", content["frozen"], "integer bytes")
     return StepMemory(
-        ledger=ledgers["ledger"], peak=ledgers["peak"], peak_at=content["peak_at"], frozen=content["frozen"]
-    )
+        ledger=ledgers["ledger"], peak=ledgers["peak"], peak_at=content["peak_at"], frozen=content["frozen"],
+        card=_card(content.get("card")),
+    )  # fmt: skip
+
+
+def _card(content) -> Reserved | None:
+    """A card's counters; the instants and what loading took are not kept."""
+    if content is None:
+        return None
+    good = isinstance(content, dict) and set(content) == set(CARD)
+    good = good and all(type(n) is int and 0 <= n <= LARGEST for n in content.values())
+    _must(good, "card", content, f"integer bytes of at least 0 for {', '.join(CARD)}")
+    return Reserved(content["allocated"], "", content["reserved"], "", 0)
 
 
 def _plain(thing) -> dict:

@@ -38,13 +38,15 @@ from pathlib import Path
 import torch
 
 import minigpt
-from minigpt.memory.buckets import Ledger, StepMemory
+from minigpt.memory.buckets import Ledger, Reserved, StepMemory
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.readings import write_atomically
 from minigpt.model import GPTConfig
 from minigpt.values import check_counts, check_flags, is_number
 
-KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, StepMemory, TrainingPlan)}  # what travels beside JSON
+KINDS = {
+    kind.__name__: kind for kind in (GPTConfig, Ledger, Reserved, StepMemory, TrainingPlan)
+}  # what travels beside JSON
 KIND = "minigpt kind"
 PREFIX = "apart-"  # of the child's folder; in it:
 CALL, OUTPUT, ANSWER = "call.json", "output.txt", "answer.json"
@@ -68,9 +70,12 @@ def measure_apart(model, plan: TrainingPlan, device: str = "cpu", *, timeout: fl
     return run_apart({"measure": measuring(model, plan, device)}, timeout=timeout)["measure"]
 
 
-def measuring(model, plan: TrainingPlan, device: str = "cpu") -> Call:
-    """The call of ``measure``, for ``run_apart``."""
-    return Call("minigpt.memory.measured.step:measure", {"model": model, "plan": plan, "device": device})
+def measuring(model, plan: TrainingPlan, device: str = "cpu", record: str | os.PathLike | None = None) -> Call:
+    """The call of ``measure``, for ``run_apart``; a relative ``record`` is from here."""
+    given = {"model": model, "plan": plan, "device": device}
+    if record is not None:
+        given["record"] = str(Path(record).resolve())
+    return Call("minigpt.memory.measured.step:measure", given)
 
 
 def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300, keep_errors: bool = False) -> dict:

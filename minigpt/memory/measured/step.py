@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.measured.models import base_of, half, vocabulary
 from minigpt.memory.measured.optimizers import make_optimizer, resumed
+from minigpt.memory.measured.record import recording
 from minigpt.memory.plan import TrainingPlan
 from minigpt.optim import InBackward
 from minigpt.values import check_choice
@@ -43,8 +45,11 @@ class Batch(NamedTuple):
         return tuple(tensor for tensor in self if tensor is not None)
 
 
-def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
+def measure(model, plan: TrainingPlan, device: str = "fake", record: str | None = None) -> StepMemory:
     """The memory of one training step of ``model``, metered.
+
+    On a GPU a steady step runs once more, before that and without the meter, for the allocator's counters, ``card``;
+    what it asked for is recorded into the file ``record``. Other steps do not come twice, and have none.
 
     ``model`` is a GPTConfig, a known name, or a Hugging Face configuration (object, dictionary or path of its file) of
     any model_type that transformers can build with a head over a vocabulary. Raises ValueError for a device that is not
@@ -57,10 +62,10 @@ def measure(model, plan: TrainingPlan, device: str = "fake") -> StepMemory:
     if device == "cuda" and plan.checkpointing == "offload":
         raise ValueError("checkpointing is 'offload'; on a GPU the meter would count what lies in the CPU's memory too")
     with fake_tensors(plan) if device == "fake" else contextlib.nullcontext():
-        return measure_module(build(model, plan, device), plan)
+        return measure_module(build(model, plan, device), plan, record)
 
 
-def measure_module(module: nn.Module, plan: TrainingPlan) -> StepMemory:
+def measure_module(module: nn.Module, plan: TrainingPlan, record: str | None = None) -> StepMemory:
     """As ``measure``, for a model that is built already; its weights are trained by two steps."""
     optimizer = make_optimizer(module, plan)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -69,7 +74,7 @@ def measure_module(module: nn.Module, plan: TrainingPlan) -> StepMemory:
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter, dtype=parameter.grad_dtype)
         optimizer.step()
-    step = _measured(module, optimizer, plan, run_first=plan.step != "first" and not shortly)
+    step = _measured(module, optimizer, plan, plan.step != "first" and not shortly, record)
     if shortly and any(parameter.grad is None for parameter in trained):  # and none in the first step either
         module.zero_grad()
         step = _measured(module, make_optimizer(module, plan), plan, run_first=True)
@@ -82,7 +87,9 @@ def only_state_is_left(trained: list[nn.Parameter], optimizer, plan: TrainingPla
     return fake and plan.zero_grad == "before_forward" and not isinstance(optimizer, InBackward)
 
 
-def _measured(module: nn.Module, optimizer, plan: TrainingPlan, run_first: bool) -> StepMemory:
+def _measured(
+    module: nn.Module, optimizer, plan: TrainingPlan, run_first: bool, record: str | None = None
+) -> StepMemory:
     batch = make_batch(module, plan)
     if run_first:
         training_step(module, optimizer, batch, plan)
@@ -91,9 +98,16 @@ def _measured(module: nn.Module, optimizer, plan: TrainingPlan, run_first: bool)
         optimizer = resumed(module, optimizer, plan)
     if plan.zero_grad == "before_forward":
         optimizer.zero_grad()
+    card = None
+    if plan.step == "steady" and batch.tokens.device.type == "cuda" and not isinstance(batch.tokens, FakeTensor):
+        with recording(record) as seen:
+            training_step(module, optimizer, batch, plan)
+        card = seen.card
+        if plan.zero_grad == "before_forward":
+            optimizer.zero_grad()
     with MemoryMeter(module, optimizer, batch.tensors()) as meter:
         training_step(module, optimizer, batch, plan, meter.mark)
-    return meter.result()
+    return replace(meter.result(), card=card)
 
 
 def make_batch(module: nn.Module, plan: TrainingPlan) -> Batch:
