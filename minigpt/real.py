@@ -3,7 +3,7 @@
 ``fine_tune`` is for a process of its own (``minigpt.memory.measured.apart``), since Unsloth changes the other
 libraries when it is imported. It loads a model from a folder in 4 bits, puts adapters on it, trains it with
 transformers' Trainer (with Unsloth: trl's SFTTrainer, as Unsloth's own documentation does), and has the meter watch
-the second step:
+the second step; on a GPU the third, after one that is recorded (``measured.record``):
 
     a step begins               Trainer.training_step, its first micro-batch      the meter starts
     forward, then backward      around Trainer.compute_loss, each micro-batch
