@@ -265,7 +265,7 @@ class Layers:
         del weight
         out = tape.record("linear, 4 bits", (inside,), out, (), backward)
         if not tape.remembers:
-            tape.kernels.product(tape)
+            tape.kernels.product(tape, biased=name + ".bias" in self.weights)
         tape.multiplied(rows, n_in, n_out)
         if self.own:
             del inside

@@ -26,7 +26,22 @@ from minigpt.memory.families.llama import Llama
 from minigpt.memory.plan import TrainingPlan
 
 HALF, SINGLE = 2, 4  # bytes
-MLP, NORMS = ("gate", "up", "down", "gate_up"), ("attn_norm", "mlp_norm")
+# By the names here, and those that a family has otherwise; what is in neither, q_norm and k_norm, is self_attn.
+NAMES = {
+    "embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head", "attn_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm", **{part: f"self_attn.{part}_proj" for part in ("q", "k", "v", "qkv", "o")},
+    **{part: f"mlp.{part}_proj" for part in ("gate", "up", "down", "gate_up")},
+}  # fmt: skip
+FOUR_NORMS = dict(attn_out_norm="post_attention_layernorm", mlp_norm="pre_feedforward_layernorm",
+                  mlp_out_norm="post_feedforward_layernorm")  # fmt: skip
+OTHERS = {
+    "gemma2": FOUR_NORMS,
+    "gemma3_text": FOUR_NORMS,
+    "olmo2": dict(attn_norm="post_attention_layernorm", mlp_norm="post_feedforward_layernorm"),
+    "phi": dict(o="self_attn.dense", up="mlp.fc1", down="mlp.fc2", norm="model.final_layernorm",
+                q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm"),
+    "starcoder2": dict(up="mlp.c_fc", down="mlp.c_proj"),
+}  # fmt: skip
 
 
 def loads_in_pieces(architecture: Architecture, plan: TrainingPlan) -> bool:
@@ -43,21 +58,21 @@ def load(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> Loaded:
     tensors = architecture.tensors()
     quantized = {tensor.name for tensor in tensors if tensor.kind in ("linear", "gate")}
     Storage(tape, sum(t.numel // 2 if t.name in quantized else HALF * t.numel for t in tensors))
-    there: Loaded = {}
-    for tensor in in_order(tensors):
+    made: Loaded = {}
+    for tensor in in_order(architecture):
         if tensor.name in quantized:
-            there[tensor.name] = _four_bits(tape, tensor, plan.double_quantization)
+            made[tensor.name] = _four_bits(tape, tensor, plan.double_quantization)
         else:
-            there[tensor.name] = [Storage(tape, HALF * tensor.numel, WEIGHTS, tensor.shape, plan.regime.half)]
+            made[tensor.name] = [Storage(tape, HALF * tensor.numel, WEIGHTS, tensor.shape, plan.regime.half)]
     for tensor in tensors if plan.kbit_preparation else ():
         if tensor.name not in quantized:
-            there[tensor.name] = [Storage(tape, SINGLE * tensor.numel, WEIGHTS, tensor.shape, "float32")]
+            made[tensor.name] = [Storage(tape, SINGLE * tensor.numel, WEIGHTS, tensor.shape, "float32")]
             if tensor.name.removesuffix(".bias") in quantized:
                 half = plan.regime.autocast or plan.regime.half
-                there[tensor.name] = [Storage(tape, HALF * tensor.numel, WEIGHTS, tensor.shape, half)]
+                made[tensor.name] = [Storage(tape, HALF * tensor.numel, WEIGHTS, tensor.shape, half)]
     if plan.kbit_preparation:
         tape.emptied.append(len(tape.events))
-    return there
+    return made
 
 
 def _four_bits(tape: Tape, tensor: Tensor, double: bool) -> list[Storage]:
@@ -80,20 +95,20 @@ def _four_bits(tape: Tape, tensor: Tensor, double: bool) -> list[Storage]:
     return made
 
 
-def in_order(tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """As transformers loads them: sorted by their names there. A block's MLP comes before its attention."""
-    return sorted(tensors, key=lambda tensor: _name(tensor.name))
+def in_order(architecture: Architecture) -> list[Tensor]:
+    """As transformers loads them: sorted by their names there. An MLP comes before its attention."""
+
+    def key(tensor: Tensor) -> list:
+        return [(0, int(part)) if part.isdigit() else (1, part) for part in there(architecture, tensor.name).split(".")]
+
+    return sorted(architecture.tensors(), key=key)
 
 
-def _name(name: str) -> tuple:
-    """The parts of a tensor's name in transformers' llama, as its loader sorts them: numbers first."""
+def there(architecture: Architecture, name: str) -> str:
+    """The name in transformers of the tensor that is called ``name`` here."""
     part, kind = name.removesuffix(".bias"), "bias" if name.endswith(".bias") else "weight"
+    names = {**NAMES, **OTHERS.get(architecture.family, {})}
     if not part.startswith("blocks."):
-        outside = {"head": ("lm_head",), "embedding": ("model", "embed_tokens"), "norm": ("model", "norm")}
-        return (*outside.get(part, ("model", part)), kind)
+        return f"{names[part]}.{kind}"
     _, layer, part = part.split(".", 2)
-    if part in NORMS:
-        inside: tuple = (dict(attn_norm="input_layernorm", mlp_norm="post_attention_layernorm")[part],)
-    else:
-        inside = ("mlp" if part in MLP else "self_attn", part if part.endswith("_norm") else part + "_proj")
-    return ("model", "layers", int(layer), *inside, kind)
+    return f"model.layers.{layer}.{names.get(part, f'self_attn.{part}')}.{kind}"
