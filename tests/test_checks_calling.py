@@ -239,7 +239,7 @@ def test_the_closed_book_leaves_plain_arithmetic_alone():
 def test_a_module_says_itself_that_it_knows_truths():
     """Every module of a subject that compares is closed, and the engine is not: it runs while answers do."""
     engine = {"__init__", "calling", "closing", "comparing", "naming", "notebook", "verdict"}
-    open_to_answers = {"minigpt.checks.four_bits.asking", "minigpt.checks.optimizers.asking",  # asks them
+    open_to_answers = {"minigpt.checks.four_bits.asking",  # asks them
                        "minigpt.checks.qlora.assembling", "minigpt.checks.qlora.recipe"}  # fmt: skip
     folder = ROOT / "minigpt" / "checks"
     for path in folder.rglob("*.py"):

@@ -37,8 +37,8 @@ class Case(NamedTuple):
 
 
 def reads(read_message: Callable, case: Case) -> None:
-    message, right = told(case)
-    mine = by_hand(read_message, message)
+    mine = by_hand(read_message, told(case)[0])
+    right = told(case)[1]
     _fields(mine, FIELDS)
     for name in FIELDS:
         number, truth = whole(mine[name], name), right[name]

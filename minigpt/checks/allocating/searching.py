@@ -25,8 +25,7 @@ def finds(best_fit: Callable, case: tuple[int, int]) -> None:
     for pool, sizes in SIZES.items():
         for size in [sizes[0] // 2, sizes[1], sizes[2] - 512, sizes[-1], MIB if pool == "small" else 30 * MIB]:
             mine = by_hand(best_fit, blocks, pool, size, none_ok=True)
-            right = taken(blocks, pool, size)
-            _compare(mine, right, blocks, pool, size)
+            _compare(mine, taken(blocks, pool, size), blocks, pool, size)
 
 
 def scene(seed: int, count: int) -> list[dict]:
