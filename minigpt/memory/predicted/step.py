@@ -31,7 +31,7 @@ def predict(model, plan: TrainingPlan, *, history: bool = True) -> StepMemory:
     """The memory of one training step of ``model`` (anything ``Architecture.of`` reads) under ``plan``.
 
     With a card also what its allocator counts from the training's beginning on; without ``history`` the step alone,
-    some four times faster. Raises ValueError, naming the field, for what is not covered.
+    which is made once and not three times. Raises ValueError, naming the field, for what is not covered.
     """
     step = run(model, plan, Tape.result)
     if plan.card is None or not history:
