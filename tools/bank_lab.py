@@ -52,6 +52,7 @@ class Lab:
         student = nbformat.reads(release({self.name: source})[self.name], as_version=4).cells
         self.untouched = {cell.id: cell.source for cell in student}
         self.answers, self.checks, self.points = {}, {}, {}  # of each exercise: code, its check's code, points
+        self.check_names: dict[str, str] = {}
         self._before: dict[str, list[str]] = {}
         before: list[str] = []
         last = None
@@ -66,6 +67,7 @@ class Lab:
                 before.append(cell.source)
             elif kind.get("grade") and last:
                 self.checks[last], self.points[last] = cell.source, kind.points
+                self.check_names[last] = cell.id
                 last = None  # a check below a plain cell, such as a training run, needs the whole notebook
             elif {"setup", "parameters"} & set(cell.metadata.get("tags", [])):
                 before.append(cell.source)
@@ -86,7 +88,7 @@ class Lab:
                 exec(compile(code, f"{exercise} answer", "exec"), namespace)
                 said.seek(0), said.truncate()  # a student sees what a check cell writes
                 check = self.checks[exercise] if hidden else HIDDEN.sub("", self.checks[exercise])
-                given = _value(check, namespace)
+                given = _value(check, self.check_names[exercise], namespace)
             except Wrong as verdict:
                 return Outcome(0, verdict, stderr=said.getvalue())
             except (Exception, SystemExit) as error:  # an answer may exit, too
@@ -96,14 +98,16 @@ class Lab:
         return Outcome(self.points[exercise], stderr=said.getvalue())
 
 
-def _value(source: str, namespace: dict):
-    """The value of a cell's last line, where it is an expression, as in a notebook."""
+def _value(source: str, name: str, namespace: dict):
+    """What a check cell comes to: the value that its function's name has, or of its last line if that is one."""
     tree = ast.parse(source, "check")
     last = tree.body[-1]
     if isinstance(last, ast.Expr):
         del tree.body[-1]
     exec(compile(tree, "check", "exec"), namespace)
-    return eval(compile(ast.Expression(last.value), "check", "eval"), namespace) if isinstance(last, ast.Expr) else None
+    if isinstance(last, ast.Expr):
+        return eval(compile(ast.Expression(last.value), "check", "eval"), namespace)
+    return namespace.get(name.replace("-", "_"))
 
 
 def _say(error: BaseException) -> str:

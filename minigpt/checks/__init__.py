@@ -1,8 +1,10 @@
 """What graded cells call: compare an answer with the truth and, where they differ, name the mistake.
 
-    checks.score("pack and unpack are right", checks.part(1, packing.packs, pack, each=sizes), ...)
+    @checks.check
+    def check_pack(pack, unpack):
+        return checks.score("pack and unpack are right", checks.part(1, packing.packs, pack, each=sizes), ...)
 
-Here is the engine: ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book meanwhile,
+Here is the engine: a check ``cell``, ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book meanwhile,
 ``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it. Beside it, the
 subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``, ``adapters``,
 ``four_bits``, ``galore``, and ``qlora`` on the real libraries. A function of a subject takes an answer and a case, asks
@@ -16,13 +18,14 @@ Left out: shutting the student's code in. It runs in this process and could repl
 """
 
 from minigpt.checks.calling import call
+from minigpt.checks.cell import check
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import buckets, choice, close, integer, same, whole
 from minigpt.checks.notebook import show_verdicts
 from minigpt.checks.verdict import Points, Wrong, judging, part, passed, score
 
 __all__ = [
-    "Points", "Wrong", "buckets", "by_hand", "call", "choice", "close", "integer", "judging", "part", "passed", "same",
+    "Points", "Wrong", "buckets", "by_hand", "call", "check", "choice", "close", "integer", "judging", "part", "passed", "same",
     "score", "whole",
 ]  # fmt: skip
 show_verdicts()

@@ -1,0 +1,39 @@
+"""A check cell: a function that runs at once, and whose parameters are the answers that it looks at.
+
+    @checks.check
+    def check_count_minigpt(count_minigpt):
+        cases = {...}
+        return checks.score("count_minigpt agrees with the meter", checks.part(3, counts, count_minigpt, each=cases))
+
+So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
+It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+
+from minigpt.checks.verdict import Points, Wrong
+
+
+def check(judge: Callable[..., Points | None]) -> Points | None:
+    """``judge(*answers)``, with the notebook's own values of the names that it asks for; returns what it returns.
+
+    Points that are not all of them are shown as the cell's value, which is where nbgrader reads them. Raises Wrong
+    where a name has no value yet.
+    """
+    names = inspect.signature(judge).parameters
+    points = judge(*[find(name, judge.__globals__) for name in names])
+    interactive = sys.modules.get("IPython")
+    if points is not None and interactive and interactive.get_ipython():
+        sys.displayhook(points)
+    return points
+
+
+def find(name: str, notebook: dict):
+    """The answer called ``name``. Raises Wrong where there is none."""
+    if name not in notebook:
+        raise Wrong("not-run", f"there is no {name} yet: run the cells above this one, in order")
+    return notebook[name]
