@@ -4,9 +4,9 @@
     def check_pack(pack, unpack):
         return checks.score("pack and unpack are right", checks.part(1, packing.packs, pack, each=sizes), ...)
 
-Here is the engine: a check ``cell``, ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book meanwhile,
-``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it. Beside it, the
-subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``, ``adapters``,
+Here is the engine: a check ``cell``, ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book
+meanwhile, ``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it.
+Beside it, the subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``, ``adapters``,
 ``four_bits``, ``galore``, and ``qlora`` on the real libraries. A function of a subject takes an answer and a case, asks
 the answer, then makes the truth, and raises ``Wrong`` or returns.
 
@@ -25,7 +25,7 @@ from minigpt.checks.notebook import show_verdicts
 from minigpt.checks.verdict import Points, Wrong, judging, part, passed, score
 
 __all__ = [
-    "Points", "Wrong", "buckets", "by_hand", "call", "check", "choice", "close", "integer", "judging", "part", "passed", "same",
-    "score", "whole",
+    "Points", "Wrong", "buckets", "by_hand", "call", "check", "choice", "close", "integer", "judging", "part", "passed",
+    "same", "score", "whole",
 ]  # fmt: skip
 show_verdicts()
