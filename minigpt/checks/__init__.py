@@ -5,10 +5,11 @@
         return checks.score("pack and unpack are right", checks.part(1, packing.packs, pack, each=sizes), ...)
 
 Here is the engine: a check ``cell``, ``verdict`` (ids, sentences, points), ``calling`` an answer, ``closing`` the book
-meanwhile, ``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it.
-Beside it, the subjects: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``, ``adapters``,
-``four_bits``, ``galore``, and ``qlora`` on the real libraries. A function of a subject takes an answer and a case, asks
-the answer, then makes the truth, and raises ``Wrong`` or returns.
+meanwhile, ``comparing`` what it gives with the truth, ``naming`` the mistake, and what a ``notebook`` shows of it. The
+subjects beside it: ``counting`` parameters and bytes, ``training`` steps, ``optimizers``, ``activations``,
+``adapters``, ``four_bits``, ``galore``, and ``qlora`` on the real libraries.
+A function of a subject takes an answer and a case, asks the answer, then makes the truth, and raises ``Wrong`` or
+returns.
 
 Answers become plain values before anything is compared, so an object that claims to equal everything gains nothing;
 differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; comparisons are
