@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minigpt.memory.buckets import Reserved
-from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.account import Account
 from minigpt.memory.engine.graph import BORN, DEAD, Record
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
-from minigpt.memory.predicted.run import one_step, refuse
-from minigpt.memory.predicted.start import make_batch, start
+from minigpt.memory.predicted.training import Training
 
 
 @dataclass(frozen=True)
@@ -38,28 +36,14 @@ class History:
     parts: tuple[int, ...]
 
 
-@at_rest()
 def history(model, plan: TrainingPlan, steps: int = 2) -> History:
-    """Loading, and so many steps. Raises ValueError without a card, and as ``predict`` does."""
-    if plan.card is None:
-        raise ValueError("card is None; what is reserved depends on it")
-    first = replace(plan, step="first")
-    began = start(model, plan if plan.step == "resumed" else first, cold=True)
-    refuse(began.architecture, plan)
-    tape, optimizer, parts = began.tape, began.optimizer, [0]
-    batch = make_batch(tape, plan)
-    for n in range(1 if plan.step == "first" else steps):
-        parts.append(len(tape.events))
-        now = first if n == 0 and plan.step != "resumed" else plan
-        optimizer.plan = now
-        if plan.zero_grad == "before_forward" or n == 0:
-            for value in began.layers.trained:
-                value.source.gradient = None
-        kept = one_step(began, now, batch)
-        del kept  # the function that makes a step returns
+    """Loading, and so many steps; of a plan whose step is the first, that one. Raises ValueError as ``Training``."""
+    training, parts = Training(model, plan), [0]
+    for _ in range(1 if plan.step == "first" else steps):
+        parts.append(len(training.tape.events))
+        training.step()
     told = Account()
-    told.events, told.emptied = list(tape.events), list(tape.emptied)
-    del tape.keep, batch, began  # its own method: a cycle
+    told.events, told.emptied = list(training.tape.events), list(training.tape.emptied)
     return History(told, tuple(parts))
 
 
