@@ -31,9 +31,10 @@ from minigpt.memory.plan import Precision
 from minigpt.memory.predicted.reserved import history
 from minigpt.memory.predicted.run import run
 from minigpt.memory.predicted.step import predict
+from minigpt.memory.predicted.training import Training
 
 _truths: dict[str | Callable, None] = dict.fromkeys(
-    (predict, run, history, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
+    (predict, run, history, Training.step, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
 )
 _guards: dict[Callable, None] = {}  # in order, each once
 _running: list[None] = []  # one for each answer that runs
