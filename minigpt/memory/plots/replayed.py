@@ -3,6 +3,7 @@
     run = Replay("smollm2-135m", TrainingPlan(batch=8, card="T4"), capacity=15 * 2**30)
     run.step(512)                                   # the model is loaded, then the first step, which makes the state
     run.step(640)                                   # a steady step, of another length
+    run.evaluate(Evaluation(samples=100))           # Trainer's, between two steps
     run.allocator.statistics.reserved.peak
 
 The requests are ``predicted.training``'s: a storage is asked for where it is born, and freed where it dies.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from minigpt.memory.buckets import BUCKETS
 from minigpt.memory.engine.graph import ACTIVATIONS, BORN, DEAD, OPTIMIZER, SAVED, TEMPORARY, WEIGHTS, Record
+from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options
 from minigpt.memory.predicted.allocator.options import SMALL_SEGMENT
@@ -111,8 +113,17 @@ class Replay:
 
     def step(self, seq_len: int | None = None) -> Replay:
         """One step of ``seq_len`` tokens per sequence (None: the plan's). The first one loads the model before it."""
-        tape, began, before = self.training.tape, self._done, ""
         self.training.step(seq_len)
+        return self._go_on()
+
+    def evaluate(self, evaluation: Evaluation) -> Replay:
+        """Trainer's evaluation, after a step. Raises ValueError where ``predict_evaluation`` does."""
+        self.training.evaluate(evaluation)
+        return self._go_on()
+
+    def _go_on(self) -> Replay:
+        """What is new on the tape goes through the allocator."""
+        tape, began, before = self.training.tape, self._done, ""
         events, self._done = tape.events[began:], len(tape.events)
         saved = {record for _, record, what in events if what == SAVED}
         for count, (phase, record, what) in enumerate(events, start=began):
@@ -142,8 +153,8 @@ class Replay:
                 self._free(record)
 
     def peaks(self) -> list[tuple[int, int]]:
-        """What was (allocated, reserved) at most within each step, in bytes."""
-        edges = [at for name, at in self.marks if name == "forward"] + [self.allocator.event]
+        """What was (allocated, reserved) at most within each step and each evaluation, in bytes."""
+        edges = [at for name, at in self.marks if name in ("forward", "evaluation")] + [self.allocator.event]
         columns = [_highest(noted, edges) for noted in (self.held, self.segments)]
         return list(zip(*columns, strict=True))
 

@@ -1,9 +1,9 @@
 """On a card: a training from its beginning through the caching allocator, and what torch's counters would show.
 
 Out of memory is decided by what the allocator *reserves*, and that depends on everything since the programme began: how
-the model was loaded, the first step, in whose midst the optimizer's state is born, the steady ones, and evaluations
-between them. All of it runs on one tape (``training``), with what CUDA's kernels ask for beside (``predicted.cuda``), and each storage asks the allocator for a
-block when it is born and gives it back when it dies, in the tape's own order.
+the model was loaded, the first step, in whose midst the optimizer's state is born, the steady ones, and an evaluation
+between them. All of it runs on one tape (``training``), with what CUDA's kernels ask for beside (``predicted.cuda``),
+and each storage asks the allocator for a block when it is born and gives it back when it dies, in the tape's own order.
 
 New segments have addresses downwards (``allocator.device``), the one thing that no source tells.
 
