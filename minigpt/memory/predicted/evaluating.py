@@ -78,7 +78,6 @@ def _round(began: Start, plan: TrainingPlan, sizes: list[int], loss_only: bool, 
             labels = more(labels, size, inputs[1])
         else:
             del logits
-    del loss, inputs
 
 
 def _predict(began: Start, plan: TrainingPlan, inputs: list[Value]) -> tuple[Value, Value]:
