@@ -123,3 +123,85 @@ def test_a_cpu_asks_for_nothing_beside():
             assert type(self.kernels).__name__ == "Kernels"
 
     assert run(config, plan, lambda tape, frozen: tape.result(frozen), Noted) == predict(config, plan)
+
+
+def made_backward(card: CudaKernels, make) -> list[int]:
+    """What the backward of ``make(tape)`` asks for, and as negatives lets go."""
+    tape = Tape(cuda=True)
+    tape.kernels, tape.phase = card, "forward"
+    out = make(tape)
+    tape.phase = "backward"
+    gradient = tape.new(out.shape, out.dtype)
+    began = len(asked(tape))
+    tape.backward_from((out,), [gradient])
+    return asked(tape)[began:]
+
+
+@pytest.mark.parametrize(("picks", "vocab"), [(3072, 500), (3073, 500), (4096, 10_000)])
+def test_many_picks_are_sorted_for_the_gradient_of_an_embedding(picks, vocab):
+    """embedding_dense_backward_cuda and embedding_backward_cuda_kernel, by hand. The sort's own: eight passes of 256
+    counts of 8 bytes; what blocks of 3,840 look back at; both copies; a counter for each pass; 255 to align."""
+
+    def make(tape):
+        table, tokens = tape.new((vocab, 64), "float16"), tape.new((1, picks), "int64")
+        table.source = Leaf()
+        return ops.embedding(tokens, table)
+
+    made = made_backward(CudaKernels(WORKSPACE, 108), make)
+    table, n = vocab * 64 * 2, 8 * picks
+    if picks == 3072:
+        assert made[0] == table and all(nbytes < 0 for nbytes in made[1:])
+        return
+    up = [-(-size // 256) * 256 for size in (8 * 256 * 8, -(-picks // 3840) * 256 * 4, n, n, 8 * 4)]
+    sort = sum(up) + 255
+    tokens = min(picks, vocab)
+    parts = picks // 10 + tokens
+    assert made[:6] == [n, n, n, sort, -sort, -n]
+    assert made[6:15] == [table, n, 8, 8 * tokens, 8 * tokens, 8, 8 * parts, 4 * 64 * parts, -4 * 64 * parts]
+
+
+@pytest.mark.parametrize(("rows", "columns", "parts"), [(65_536, 768, 0), (65_568, 768, 1365), (65_568, 2112, 0)])
+def test_very_many_rows_are_summed_in_parts_for_a_layer_norm(rows, columns, parts):
+    """LaunchGammaBetaBackwardCUDAKernel, by hand, for 132 processors: 24 blocks of 32 columns leave 32,768 / 24 in y;
+    66 blocks are half of the processors."""
+
+    def make(tape):
+        values = [tape.new(shape, "float32") for shape in ((rows, columns), (columns,), (columns,))]
+        for value in values:
+            value.source = Leaf()
+        return ops.layer_norm(*values)
+
+    made = made_backward(CudaKernels(WORKSPACE, 132), make)
+    block, row = 4 * columns * parts, 4 * columns
+    assert made[:3] == [4 * rows * columns, row, row]
+    if parts:
+        assert made[3:6] == [block, block, row] and made.count(row) == 4
+    else:
+        assert all(nbytes < 0 for nbytes in made[3:])
+
+
+FOUR_BITS = dict(model_type="llama", hidden_size=1024, num_hidden_layers=1, num_attention_heads=8, vocab_size=64,
+                 intermediate_size=4096)  # fmt: skip
+
+
+@pytest.mark.parametrize(("tokens", "card", "whole"), [(4, "T4", 0), (65, "T4", 7), (20, "RTX 4090", 3)])
+def test_few_rows_need_no_whole_w(tokens, card, whole):
+    """Forward, of a model that is not checkpointed: 4 rows are always fused; on a T4 65 are too many for its small
+    matrices and its large ones; on an RTX 4090 20 are few for 1024 x 1024 (up to 23), and many for an MLP's (8 and 12).
+    """
+    plan = TrainingPlan(method="qlora", precision="fp16", seq_len=tokens, card=card, double_quantization=False)
+    found = run(FOUR_BITS, plan, lambda tape, frozen: [
+        record for phase, record, kind in tape.events
+        if kind == BORN and phase == "forward" and record.born[2] == "dequantize"
+    ])  # fmt: skip
+    assert len(found) == whole
+
+
+def test_a_whole_w_is_made_in_the_products_own_precision():
+    """_dequant_linear_fallback: the scales, their sum with the offset, W in the input's 16 bits; all there at once."""
+    plan = TrainingPlan(method="qlora", precision="bf16", seq_len=600, card="A100 80GB")
+    found = run(FOUR_BITS, plan, lambda tape, frozen: [
+        record.nbytes for phase, record, kind in tape.events
+        if kind == BORN and phase == "forward" and record.born[2] == "dequantize"
+    ])  # fmt: skip
+    assert found[:3] == [1024 * 1024 // 64 * 4] * 2 + [1024 * 1024 * 2]

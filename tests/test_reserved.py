@@ -117,6 +117,25 @@ def test_a_tensor_is_there_in_16_bits_until_it_is_quantized(name, tmp_path, monk
     del kept
 
 
+@pytest.mark.parametrize("name", ["llama-7b", "llama-3-70b"])
+def test_the_warm_up_spares_some_of_the_card(name, monkeypatch):
+    """transformers' own caching_allocator_warmup, told that the card is a T4 and how large the model is."""
+    modeling_utils = pytest.importorskip("transformers.modeling_utils")
+    tape, asked = Tape(cuda=True), []
+    loading.load(tape, Architecture.of(name), FOUR_BITS)
+    tensors = Architecture.of(name).tensors()
+    whole = sum(t.numel // 2 if t.kind == "linear" else 2 * t.numel for t in tensors)
+    card = GPUS["T4"].vram
+    monkeypatch.setattr(modeling_utils, "get_total_byte_count", lambda *given: {torch.device("cuda:0"): whole})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (card, card))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 0)
+    monkeypatch.setattr(torch, "empty", lambda numel, **named: asked.append(2 * numel))
+    modeling_utils.caching_allocator_warmup(None, {"weight": "cuda:0"}, None)
+    assert [next(record.nbytes for _, record, kind in tape.events if kind == BORN)] == asked
+    assert (asked[0] < whole) == (name == "llama-3-70b")
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_what_stays_of_a_quantized_tensor_is_bitsandbytes_state(double):
     functional = pytest.importorskip("bitsandbytes.functional")

@@ -23,6 +23,7 @@ from minigpt.memory.buckets import Reserved
 from minigpt.memory.predicted.reserved import reserve
 from minigpt.memory.units import GB, GIB, MIB
 from tools import litgpt
+from tools.fitcheck import model as repeating
 
 PUBLISHED = Path(__file__).parent.parent / "tests" / "readings" / "published.csv"
 UNITS = {"GB": GB, "GiB": GIB}
@@ -101,7 +102,6 @@ def fitcheck(row: dict[str, str]) -> Compared:
     """scripts/measure.py of Anassbzdd/fitcheck: peft on a T4, every block checkpointed, outputs held in the step.
 
     Loading, a first step, and the one that is measured: what is allocated at most in that, and reserved until then.
-    Left out: for sdpa it repeats grouped keys and values first; these rows' peaks are at the loss, where that is gone.
     """
     if (row["optimizer"], row["grad_ckpt"]) != ("AdamW fp32", "yes"):
         return _unreached(row, "fitcheck", "another optimizer, or no checkpointing")
@@ -122,7 +122,7 @@ def fitcheck(row: dict[str, str]) -> Compared:
 @cache
 def _on_card(model: str, plan: TrainingPlan) -> Reserved:
     """Both numbers of one run."""
-    return reserve(model, plan)
+    return reserve(repeating(model), plan)
 
 
 def lightning(row: dict[str, str]) -> Compared:

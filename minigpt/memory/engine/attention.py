@@ -1,16 +1,16 @@
 """Scaled dot-product attention: q (B, H, T, D), k (B, K, T, D) and v (B, K, T, E) to (B, H, T, E).
 
-torch picks the kernel. On a CPU it is the fused one, which saves q, k, v, the output and a log-sum-exp, unless there is
-dropout, values are of another width than keys, or one key head is broadcast to all: then it is ``math``, the
-operations one by one in float32, with every score a real tensor. A mask of bools is made into one of numbers in every
-layer, and saved.
+torch picks the kernel (``Kernels.fused``). It is a fused one, which saves q, k, v, the output and a log-sum-exp, or
+``math``: the operations one by one in float32, with every score a real tensor. A mask of bools is made into one of
+numbers in every layer, and saved.
 
 Source: aten/src/ATen/native/transformers/attention.cpp and sdp_utils_cpp.cpp of torch 2.13.
 """
 
 from __future__ import annotations
 
-from minigpt.memory.engine import layout, ops, views
+from minigpt.memory.engine import ops, views
+from minigpt.memory.engine.fused import Fused
 from minigpt.memory.engine.tape import Value
 
 
@@ -26,40 +26,43 @@ def attention(
     tape.doing = "attention"
     if mask is not None and mask.dtype == "bool":
         mask = tape.new(mask.shape, q.dtype)
-    times = q.shape[1] // k.shape[1]
-    if (dropout and tape.training) or v.shape[-1] != k.shape[-1] or (times > 1 and not enable_gqa):
-        tape.refuse_in_place("the mask of attention with dropout or unlike heads")
-        autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
-        out = _math(q, k, v, mask, dropout, times if enable_gqa else 1)
-        tape.autocast = autocast
-        return out
-    return _fused(q, k, v, mask)
+    kernel = tape.kernels.fused(q, k, v, mask is not None, dropout if tape.training else 0.0, enable_gqa)
+    if kernel is not None:
+        return _by_kernel(kernel, q, k, v, mask)
+    tape.refuse_in_place("the mask of attention without a fused kernel")
+    autocast, tape.autocast = tape.autocast, None  # which ends at attention's door
+    out = _math(q, k, v, mask, dropout, q.shape[1] // k.shape[1] if enable_gqa else 1)
+    tape.autocast = autocast
+    return out
 
 
-def _fused(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
-    """The kernel. Backward makes all three gradients, wanted or not."""
-    tape = q.storage.tape
+def _by_kernel(kernel: Fused, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
+    """One kernel. Backward makes all three gradients, wanted or not."""
+    tape, own = q.storage.tape, v.shape[-1]
+    q, k, v = (_padded(x, kernel.align) for x in (q, k, v))
+    mask = mask and _padded(mask, kernel.mask_align)
     (B, H, T, D), v_width = q.shape, v.shape[-1]
-    logsumexp = tape.made("attention", ((B, T, H), "float32", None))
-    saves = [value.storage for value in (q, k, v, logsumexp)] + ([mask.storage] if mask is not None else [])
-    shapes = [(value.shape, value.dtype) for value in (q, k, v)]
+    out, made = kernel.forward(q, k, v)
+    saves = [value.storage for value in (q, k, v, mask) if value is not None] + made
+    places = [(value.shape, value.strides, value.dtype) for value in (q, k, v)]
     rows, keys = B * H * T, k.shape[2]
 
     def backward(g):
         tape.work.gradients(rows, 3 * D + 2 * v_width, keys)  # scores again; of v and scores; of q and k
-        return [tape.new(shape, dtype, _heads_last(shape)) for shape, dtype in shapes]
+        return kernel.backward(tape, g, *places)
 
-    shape, strides = layout.elementwise((q.layout,))
-    out = shape, q.dtype, strides
-    made = tape.record("attention", (q, k, v), out, saves, backward, saves_output=True)
+    result = tape.record("attention", (q, k, v), out, saves, backward)
     tape.multiplied(rows, D + v_width, keys)
-    return made
+    return views.narrow(result, 3, own, alias_whole=False) if v_width != own else result
 
 
-def _heads_last(shape: layout.Shape) -> layout.Strides:
-    """The strides of (B, H, T, D) in memory as (B, T, H, D)."""
-    B, H, T, D = shape
-    return layout.transpose((B, T, H, D), None, 1, 2)[1]
+def _padded(x: Value, align: int) -> Value:
+    """x, or a copy whose last dimension is a multiple of ``align``."""
+    tape, old = x.storage.tape, x.shape
+    if old[-1] % align == 0:
+        return x
+    shape = (*old[:-1], -(-old[-1] // align) * align)
+    return tape.record("pad", (x,), (shape, x.dtype, None), (), lambda g: [tape.new(old, g.dtype)])
 
 
 def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float, times: int) -> Value:
@@ -77,6 +80,7 @@ def _math(q: Value, k: Value, v: Value, mask: Value | None, dropout: float, time
     keys, values = (x if times == 1 else _interleaved(x, times) for x in (k_acc, v_acc))
     scores = ops.matmul(scaled, ops.scale(views.transpose(keys, 2, 3)))  # the mask is added in place
     weights = ops.softmax(scores)
+    tape.kernels.masked_rows(scores)
     del scores
     weights = ops.dropout(weights, dropout)
     returned = ops.cast(weights, dtype)

@@ -250,8 +250,9 @@ class Layers:
         tape, half, n_out = self.tape, self.half, self.quantized[name][0]
         inside = ops.cast(x, half)
         n_in, rows = x.shape[-1], prod(x.shape[:-1])
-        # bitsandbytes' CPU kernel needs no whole W; on CUDA it makes one, as the readings of a T4 show.
-        weight = self.dequantized(name, half) if self.own or (tape.cuda and not tape.remembers) else None
+        weight = self.dequantized(name, half) if self.own else None
+        whole = not self.own and not tape.remembers and tape.kernels.decodes(half, rows, n_out, n_in)
+        decoded = self._decoded(name, half) if whole else []
         shape = inside.shape
 
         def backward(g):
@@ -261,15 +262,25 @@ class Layers:
             tape.kernels.product(tape)
             return [views.reshaped(made, shape)]
 
+        tape.doing = "linear, 4 bits"
         out = tape.made("linear", ((*shape[:-1], n_out), half, None))
-        del weight
+        del weight, decoded
         out = tape.record("linear, 4 bits", (inside,), out, (), backward)
-        if not tape.remembers:
+        if (whole or self.own) and not tape.remembers:
             tape.kernels.product(tape, biased=name + ".bias" in self.weights)
         tape.multiplied(rows, n_in, n_out)
         if self.own:
             del inside
         return ops.cast(out, x.dtype)
+
+    def _decoded(self, name: str, dtype: str) -> list[Value]:
+        """What bitsandbytes' product on CUDA makes of a 4-bit weight: itself, after its scales and their sum with the
+        offset."""
+        tape, shape = self.tape, self.quantized[name]
+        tape.doing, numel = "dequantize", prod(shape)
+        tape.work.decoded += numel
+        scales = [tape.new((-(-numel // BLOCK),), "float32") for _ in range(2 * self.plan.double_quantization)]
+        return [*scales, tape.new(shape, dtype)]
 
     # ------------------------------------------------------------ 8 bits
 

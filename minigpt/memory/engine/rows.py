@@ -10,6 +10,7 @@ A loss in chunks, and others, are in ``families.losses``.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from minigpt.memory.engine import views
@@ -97,7 +98,8 @@ def layer_norm(x: Value, weight: Value | None, bias: Value | None = None) -> Val
     made = [(value.shape, value.dtype, value.source is not None) for value in inputs]
 
     def backward(g):
-        return [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
+        gradients = [tape.new(shape, dtype) if wanted else None for shape, dtype, wanted in made]
+        return tape.kernels.layer_norm(tape, gradients, prod(rows))
 
     out = first or tape.new(x.shape, x.dtype)
     saves = [x.storage, *statistics]
@@ -141,5 +143,7 @@ def rows_by_index(indices: Value, table: Value) -> Value:
 def embedding(indices: Value, table: Value) -> Value:
     """Rows of a table (V, C) for indices (B, T). Saves the indices; the gradient is a whole table."""
     tape, shape, dtype = table.storage.tape, table.shape, table.dtype
-    out = (*indices.shape, shape[1]), dtype, None
-    return tape.record("embedding", (table,), out, [indices.storage], lambda g: [tape.new(shape, g.dtype)])
+    out, picks = ((*indices.shape, shape[1]), dtype, None), indices.numel
+    return tape.record(
+        "embedding", (table,), out, [indices.storage], lambda g: [tape.kernels.embedding(tape, picks, shape, g.dtype)]
+    )

@@ -1,6 +1,7 @@
 """What loading a model in 4 bits asks a card for, and the holes that it leaves: transformers', bitsandbytes', peft's.
 
-    1  transformers asks for the bytes of the whole model at once, and gives them back: one segment for what follows
+    1  transformers asks for the bytes of the whole model at once, or all of the card but 1.2 GiB, and gives them back:
+       one segment for what follows
     2  tensor by tensor, in the order of its sorted names: 16 bits of it on the card; of a matrix that is quantized, its
        float32 scales, its codes, its table; then the 16 bits go
     3  prepare_model_for_kbit_training makes all that is not quantized float32, in the model's order, and empties the
@@ -23,9 +24,12 @@ from minigpt.memory.engine.tape import WEIGHTS, Storage, Tape
 from minigpt.memory.families import Architecture
 from minigpt.memory.families.architecture import Tensor
 from minigpt.memory.families.llama import Llama
+from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.units import GIB
 
 HALF, SINGLE = 2, 4  # bytes
+SPARED = 1.2 * GIB  # of the card's memory, which CUDA counts a little smaller than nvidia-smi does
 # By the names here, and those that a family has otherwise; what is in neither, q_norm and k_norm, is self_attn.
 NAMES = {
     "embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head", "attn_norm": "input_layernorm",
@@ -57,7 +61,9 @@ def load(tape: Tape, architecture: Architecture, plan: TrainingPlan) -> Loaded:
     tape.doing = "loading"
     tensors = architecture.tensors()
     quantized = {tensor.name for tensor in tensors if tensor.kind in ("linear", "gate")}
-    Storage(tape, sum(t.numel // 2 if t.name in quantized else HALF * t.numel for t in tensors))
+    whole = sum(t.numel // 2 if t.name in quantized else HALF * t.numel for t in tensors)
+    most = GPUS[plan.card].vram - SPARED if plan.card else whole
+    Storage(tape, HALF * int(min(whole, most) // HALF))
     made: Loaded = {}
     for tensor in in_order(architecture):
         if tensor.name in quantized:

@@ -41,7 +41,7 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = Fa
     card = GPUS[plan.card] if plan.card else None
     tape = kind(cuda=card is not None)
     if card is not None:
-        tape.kernels = CudaKernels(card.workspace, card.processors, card.threads)
+        tape.kernels = CudaKernels(card.workspace, card.processors, card.threads, card.capability)
         if not cold and plan.step != "first":
             tape.kernels.begin(tape)
     pieces = cold and loading.loads_in_pieces(architecture, plan)

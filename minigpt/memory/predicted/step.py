@@ -12,7 +12,7 @@ With ``plan.card`` the kernels are CUDA's: what they ask for beside their result
 and LayerNorm are as CUDA has them, and its autocast leaves them in float32. The buckets stay bytes of tensors; whole
 blocks, and what is reserved for them, are ``predicted.reserved``.
 
-Left out: the CUDA context, the scratch of fused attention, and the few kilobytes that position bookkeeping allocates.
+Left out: the CUDA context, cuDNN's workspace, and the few kilobytes that position bookkeeping allocates.
 Pure Python: this imports no torch.
 """
 
