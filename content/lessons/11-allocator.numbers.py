@@ -113,7 +113,7 @@ sent, alone = evaluated(64, eval_accumulation_steps=2), evaluated(64, prediction
 assert {pair[1] for pair in alone} == {step_reserved} == {sent[0][1]} and sent[2][1] < step_reserved
 
 # A card on which a run fits, and a larger one on which it fails.
-small = TrainingPlan(batch=2, seq_len=256, method="lora", precision="bf16", card="T4")
+small = TrainingPlan(batch=2, seq_len=256, method="lora", precision="fp16", card="T4")
 told = history("gpt2", small)
 fits_on, fails_on = 974, 1030
 assert not counted(told, fits_on * MIB).failed
