@@ -76,7 +76,7 @@ class Lab:
 
         Raises ValueError where the set-up before it fails, which is the lab's fault and no answer's.
         """
-        namespace = {"__name__": "__main__"}
+        namespace: dict[str, object] = {"__name__": "__main__"}
         with _aside() as said:
             try:
                 for source in [*self._before[exercise], self.answers[exercise]]:
