@@ -91,7 +91,8 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
         "no-statistics": (
             "the norms' statistics are missing: two float32 per token in each of the two norms", -4 * token),
         "one-statistic": (
-            "half of the norms' statistics are missing: each norm keeps two float32 per token, mean and 1/std", -2 * token),
+            "half of the norms' statistics are missing: each norm keeps two float32 per token, mean and 1/std",
+            -2 * token),
         "statistics-of-one-sequence": (
             "the norms' statistics are counted for one sequence, and every sequence of the batch has its own",
             -(batch - 1) * 4 * token // batch),
