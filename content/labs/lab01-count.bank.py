@@ -294,6 +294,8 @@ def static_buckets(parameters, tensors, precision):
 
 
 # %% smallest-card
+# wrong: every size is times 2**30 -> gb-as-gib
+#     `size * unit[label]` => `size * 2**30`
 # wrong: GiB taken for GB -> gib-as-gb
 #     `2**30` => `10**9`
 # wrong: GB taken for GiB -> gb-as-gib

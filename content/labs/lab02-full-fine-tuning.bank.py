@@ -134,6 +134,14 @@ def static_buckets(config):
 #     `config.n_head + 4` => `4`
 # wrong: one logsumexp a token -> one-logsumexp
 #     `config.n_head + 4` => `1 + 4`
+# wrong: one norm's statistics -> one-statistic
+#     `config.n_head + 4` => `config.n_head + 2`
+# wrong: the batch forgotten -> one-sequence
+#     `batch * seq_len` => `seq_len`
+# wrong: the logsumexp without the batch -> logsumexp-of-one-sequence
+#     `4 * tokens * (config.n_head + 4)` => `4 * seq_len * config.n_head + 16 * tokens`
+# wrong: the statistics without the batch -> statistics-of-one-sequence
+#     `4 * tokens * (config.n_head + 4)` => `4 * tokens * config.n_head + 16 * seq_len`
 # wrong: units of u alone -> no-logsumexp+no-statistics
 #     ` + 4 * tokens * (config.n_head + 4)` => ``
 # wrong: the GELU's input forgotten -> one-mlp-tensor-missing
@@ -142,8 +150,8 @@ def static_buckets(config):
 #     `config.n_head + 4` => `config.n_head * seq_len + config.n_head + 4`
 # wrong: 2 bytes a number -> half
 #     every `4 * tokens` => `2 * tokens`
-# wrong: three heads in every model -> too-few
-#     `config.n_head + 4` => `3 + 4`
+# wrong: two heads in every model -> too-few
+#     `config.n_head + 4` => `2 + 4`
 # wrong: the folk figure: 34 bytes a number of the stream -> published-34
 def saved_by_block(config, batch, seq_len):
     return 34 * batch * seq_len * config.n_embd
@@ -188,7 +196,7 @@ def saved_by_block(config, batch, seq_len):
 #     `config.vocab_size + 8 * tokens` => `config.vocab_size`
 # wrong: the number of targets forgotten -> no-number-of-targets
 #     `8 * tokens + 4` => `8 * tokens`
-# wrong: a vocabulary of 200 for every model -> too-many
+# wrong: a vocabulary of 200 for every model -> too-few
 #     `config.vocab_size` => `200`
 # wrong: asks the course -> asks-course
 def saved_by_model(config, batch, seq_len):

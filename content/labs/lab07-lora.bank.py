@@ -3,6 +3,8 @@
 # %% lora-linear
 # wrong: the scaling forgotten -> no-scale, keeps 1
 #     `self.scaling * update` => `update`
+# wrong: alpha // rank -> scale-whole, keeps 1
+#     `alpha / rank` => `alpha // rank`
 # wrong: alpha * rank -> scale-product, keeps 1
 #     `alpha / rank` => `alpha * rank`
 # wrong: rank / alpha -> scale-inverse, keeps 1

@@ -285,8 +285,10 @@ def scales(rank: int, alpha: float) -> Hints:
         "scale-root": ("scaled by alpha / sqrt(rank): that is rsLoRA", alpha / math.sqrt(rank)),
         "scale-twice": ("scaled twice", right * right),
         "scale-no-alpha": ("scaled by 1 / rank: alpha is forgotten", 1 / rank),
+        "scale-whole": ("scaled by alpha // rank, which loses what is behind the point", float(alpha // rank)),
     }
-    return {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
+    others = {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
+    return {id: hint for id, hint in others.items() if hint[1]}  # with zero nothing is left to see
 
 
 def peft_layer(base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> Any:

@@ -70,6 +70,9 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
         "every-block": ("the blocks of the whole model are counted; one is asked for",
                         (config.n_layer - 1) * (16 * stream + heads + 4 * token)),
         "narrow-mlp": ("the MLP's inner tensors are taken as C wide, and they are 4 C wide", -6 * stream),
+        "one-sequence": (
+            "the tokens of one sequence are counted; every sequence of the batch has its own",
+            -(batch - 1) * (16 * stream + heads + 4 * token) // batch),
         "published-34": (
             "34 B T C is a published figure for 16-bit numbers and dropout; this step has float32 and no dropout",
             34 * batch * seq_len * config.n_embd - 16 * stream - heads - 4 * token),
@@ -79,12 +82,20 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
         "scores-twice": ("two score matrices are counted: the fused kernel never stores one", 2 * heads * seq_len),
         "no-logsumexp": ("the logsumexp is missing: one float32 for each head of each token", -heads),
         "one-logsumexp": ("the logsumexp is counted once per token, and every head has its own", token - heads),
+        "logsumexp-of-one-sequence": (
+            "the logsumexp is counted for one sequence, and every sequence of the batch has its own",
+            -(batch - 1) * heads // batch,
+        ),
     }
     statistics = {
         "no-statistics": (
             "the norms' statistics are missing: two float32 per token in each of the two norms", -4 * token),
         "one-statistic": (
-            "one float32 per token and norm is counted; a norm keeps two, the mean and 1/std", -2 * token),
+            "half of the norms' statistics are missing: each norm keeps two float32 per token, mean and 1/std",
+            -2 * token),
+        "statistics-of-one-sequence": (
+            "the norms' statistics are counted for one sequence, and every sequence of the batch has its own",
+            -(batch - 1) * 4 * token // batch),
     }  # fmt: skip
     return [tensors, attention, statistics]
 
