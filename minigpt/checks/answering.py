@@ -35,6 +35,7 @@ from minigpt.checks.calling import call
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import plain
 from minigpt.checks.frames import Ended, Pipe
+from minigpt.checks.guards import NoKernels
 from minigpt.checks.verdict import Wrong
 
 MEMORY = 2**33  # bytes of addresses that a child may use, torch's own included
@@ -208,6 +209,8 @@ def main() -> None:
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
     if seconds := os.environ.get("ANSWER_SECONDS"):
         calling.SECONDS = int(seconds)
+    with NoKernels():  # torch imports much at its first use: here, and not in every child
+        torch.nn.Linear(1, 1)(torch.zeros(1))
     pipe, shell, child = Pipe(requests, replies, LIMIT), _shell(), None
     sys.stdout = sys.stderr = open(os.devnull, "w")
     while True:
