@@ -226,7 +226,7 @@ def test_the_closed_book_leaves_plain_arithmetic_alone():
     assert checks.by_hand(answer, TINY)[0] == 24
 
 
-SERVED = ("asking", "following", "recorded", "running")  # the requests that an answer serves; what judges it is closed
+SERVED = ("asking", "recorded", "running")  # the requests that an answer serves; what judges it is closed
 
 
 def test_a_module_says_itself_that_it_knows_truths():

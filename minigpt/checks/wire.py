@@ -52,8 +52,8 @@ class _Sender(pickle.Pickler):
         return getattr(type(obj), "by_name", lambda _: None)(obj)
 
     def reducer_override(self, obj):
-        module = getattr(obj, "__module__", "") if isinstance(obj, type) or callable(obj) else ""
-        if str(module).startswith("minigpt.checks."):
+        module = str(getattr(obj, "__module__", "")) if callable(obj) else ""
+        if module.startswith("minigpt.checks.") and not module.startswith("minigpt.checks.probes."):
             raise ValueError(f"{obj!r} is the judge's own, and cannot be sent to an answer; hand over plain values")
         return NotImplemented
 
