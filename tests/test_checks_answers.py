@@ -332,7 +332,7 @@ HOSTILE = {  # an answer, and the ids of what may be said of it
     "leaves a child behind": ("import os, time\ndef f(x):\n if not os.fork(): time.sleep(60)\n os._exit(0)",
                               {"ends-program"}),
     "gives too much": ("def f(x): return 'x' * 2 ** 25", {"broken-reply"}),
-    "gives too many numbers": ("import torch\ndef f(x): return torch.zeros(2 ** 28)", {"broken-reply"}),
+    "gives too many numbers": ("import torch\ndef f(x): return torch.zeros(2 ** 28)", {"broken-reply", "does-not-end"}),
     "gives a number that is wide": ("import torch\ndef f(x): return torch.zeros(1).expand(2 ** 45)", {"broken-reply"}),
     "a class that lies": (
         "class Lie:\n"
