@@ -46,6 +46,7 @@ class Process(Channel):
         self._ended: dict[tuple, Wrong] = {}  # what was asked when a child ended, and the verdict of that
         self._process: subprocess.Popen | None = None
         self._pipe: Pipe | None = None
+        self._folder: tempfile.TemporaryDirectory | None = None  # to run in, where none is given
         self._child, self._number = False, 0
 
     def __enter__(self) -> Process:
@@ -98,14 +99,17 @@ class Process(Channel):
                 if end:
                     end.close()
             process.wait()
+        if self._folder:
+            self._folder.cleanup()
+            self._folder = None
 
     def _start(self) -> list[str]:
         """Starts it and prepares it; what stopped each cell that prepares."""
         if self.cwd is None:
-            self._folder = tempfile.TemporaryDirectory()  # gone with this object
-            self.cwd = self._folder.name
+            self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        cwd = self._folder.name if self._folder else self.cwd
         self._process = subprocess.Popen(
-            self.command, cwd=self.cwd, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.command, cwd=cwd, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0,
         )  # fmt: skip
         assert self._process.stdin and self._process.stdout
