@@ -105,10 +105,13 @@ def test_an_evaluation_is_shown_if_it_is_asked_for(capsys):
     asked = ["--evaluate", "100", "--eval-batch", "4", *T4]
     evaluation = predict_evaluation("gpt2", TrainingPlan(seq_len=64, card="T4"), 100, 4)
     assert main(["gpt2", *asked]) == 0
-    assert f"evaluation: {gb(evaluation.peak.total)} =" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"evaluation: {gb(evaluation.peak.total)} =" in out
+    assert f"T4: fits: {gb(evaluation.card.reserved)} of " in out
     assert main(["gpt2", *asked, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["evaluation"]["total"] == evaluation.peak.total > record["peak"]["total"]
+    assert record["evaluation"]["reserved"] == evaluation.card.reserved
     assert main(["gpt2", "--evaluate", "4000", *T4]) == 1  # the step fits, the set's logits do not
     assert "does not fit" in capsys.readouterr().out
     assert main(["gpt2", "--evaluate", "4000", "--prediction-loss-only", *T4]) == 0

@@ -5,11 +5,13 @@ import re
 import textwrap
 from statistics import median
 
+from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.fits import RESERVED
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.plots.replayed import Replay
 from minigpt.memory.predicted.allocator import Allocator, Options, OutOfMemoryError
+from minigpt.memory.predicted.reserved import counted, history
 from minigpt.memory.units import GIB, MIB
 from tools.published import published_rows
 from tools.shown import shown
@@ -89,6 +91,50 @@ for clears in (False, True):
     except OutOfMemoryError:
         again[clears] = "fails again"
 assert again == {False: "fails again", True: "runs"}
+
+
+def evaluated(samples, options=None, **words):
+    """An evaluation after two steps, and another step: its peaks before, in and after it, in MiB; None if it fails."""
+    one = train([596] * 2, options)[0]
+    try:
+        one.evaluate(Evaluation(samples, **words)).step(596)
+    except OutOfMemoryError:
+        return None
+    return [[nbytes / MIB for nbytes in pair] for pair in one.peaks()[1:]]
+
+
+(step_allocated, step_reserved), (set_allocated, set_reserved) = evaluated(64)[:2]
+set_batch = 4 * 8 * 256 * 49_152 / MIB
+assert step_reserved < 0.8 * set_reserved and set_reserved > (card / MIB - 141) * 0.98  # "a full card"
+assert 0.45 < set_allocated / set_reserved < 0.55  # "half of it"
+many_allocated = evaluated(128, Options(expandable_segments=True))[1][0]
+assert evaluated(128) is None and many_allocated < card / MIB - 141
+sent, alone = evaluated(64, eval_accumulation_steps=2), evaluated(64, prediction_loss_only=True)
+assert {pair[1] for pair in alone} == {step_reserved} == {sent[0][1]} and sent[2][1] < step_reserved
+
+# A card on which a run fits, and a larger one on which it fails.
+small = TrainingPlan(batch=2, seq_len=256, method="lora", precision="bf16", card="T4")
+told = history("gpt2", small)
+fits_on, fails_on = 974, 1030
+assert not counted(told, fits_on * MIB).failed
+always_on = next(mib for mib in range(fails_on, fails_on + 100) if not counted(told, mib * MIB).failed)
+assert always_on > fails_on
+
+
+def gone(capacity):
+    """When segments first went back to the card, how many and how many MiB."""
+    one = Replay("gpt2", small, capacity=capacity * MIB)
+    try:
+        one.step().step()
+    except OutOfMemoryError:
+        pass
+    at = min(taken.died for taken in one.segments if taken.died is not None)
+    sizes = [taken.size // MIB for taken in one.segments if taken.died == at]
+    return len(sizes), sum(sizes), [name for name, began in one.marks if began <= at][-1]
+
+
+early, late = gone(fits_on), gone(fails_on)
+assert (early[2], late[2]) == ("forward", "backward") and late[1] < 4 * 2 * 256 * 50_257 / MIB
 
 
 def survives(longest):

@@ -7,6 +7,7 @@ from minigpt.memory.plan import Precision
 from minigpt.memory.predicted.reserved import history
 from minigpt.memory.predicted.run import run
 from minigpt.memory.predicted.step import predict
+from minigpt.memory.predicted.training import Training
 
-knows(predict, run, history, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
+knows(predict, run, history, Training.step, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
 knows(records=(Architecture, Precision))

@@ -181,9 +181,9 @@ def _text(report: dict) -> str:
     total = step.peak.total
     lines += ["", f"peak: {gb(total)} = {gib(total)}, in {step.peak_at}", *report["notes"]]
     if (evaluation := report["evaluation"]) is not None:
-        total, plan = evaluation.peak.total, report["plan"]
-        answer = f": {'fits' if judge(evaluation, plan).fits else 'does not fit'}" if plan.card else ""
-        lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}{answer}"]
+        total = evaluation.peak.total
+        lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}"]
+        lines += [str(judge(evaluation, report["plan"])).split("\n")[0]] if report["plan"].card else []
     lines += ["", str(verdict) if verdict else f"fits on: {', '.join(report['cards']) or 'none of the known cards'}"]
     lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
     return "\n".join(lines)
@@ -217,7 +217,12 @@ def _json(report: dict) -> str:
             "ledger": step.ledger.as_dict(),
             "peak": {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at},
             "evaluation": evaluation
-            and {**evaluation.peak.as_dict(), "total": evaluation.peak.total, "at": evaluation.peak_at},
+            and {
+                **evaluation.peak.as_dict(),
+                "total": evaluation.peak.total,
+                "at": evaluation.peak_at,
+                "reserved": evaluation.card and evaluation.card.reserved,
+            },
             "frozen": step.frozen,
             "notes": report["notes"],
             "verdict": verdict and verdict.as_dict(),

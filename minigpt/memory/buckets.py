@@ -44,9 +44,9 @@ class Ledger:
 class Reserved:
     """What a card's allocator counts. Bytes; an instant is a phase, a block and an operation.
 
-    ``allocated``: at most, in the step, as whole blocks, as torch counts them. ``reserved``: at most since the training
-    began, with room for all; ``loaded``: when the model was there. ``failed``: torch's sentence, where the card is too
-    small also after unused blocks went back to it.
+    ``allocated``: at most, in the step, or in an evaluation and the step after it; whole blocks, as torch counts them.
+    ``reserved``: at most since the training began, with room for all; ``loaded``: when the model was there.
+    ``failed``: torch's sentence, where the card is too small also after unused blocks went back to it.
     """
 
     allocated: int

@@ -7,8 +7,8 @@ request fails, so a training may fit that would reserve more than there is.
 
 A predicted verdict is ``sure`` where the card has room for MARGIN more than is predicted to be reserved, or none for
 the blocks in use: of 41 published steps on a T4 the worst reserved 5.9% more than predicted, and blocks in use are
-within 0.3%. A measured step and an evaluation are known by their tensors alone; for them room is what is left where the
-allocator reserves RESERVED more than those: 4 to 42%, with 12% in the middle, in the same steps.
+within 0.3%. What is measured is known by its tensors alone; for it room is what is left where the allocator reserves
+RESERVED more than those: 4 to 42%, with 12% in the middle, in the same steps.
 
 Left out: what other programs hold on the card, and sharding.
 """

@@ -274,16 +274,3 @@ class TrainingPlan:
     def tokens(self) -> int:
         """Tokens in one forward pass."""
         return self.batch * self.seq_len
-
-
-def check_evaluation(
-    plan: TrainingPlan, samples: int, batch: int, prediction_loss_only: bool, eval_accumulation_steps: int | None
-) -> None:
-    """Raise ValueError for an evaluation that transformers' Trainer does not make."""
-    check_counts(samples=samples, batch=batch)
-    check_flags(prediction_loss_only=prediction_loss_only)
-    if eval_accumulation_steps is not None:
-        check_counts(eval_accumulation_steps=eval_accumulation_steps)
-    if plan.loss != "model" or plan.logits_to_keep:
-        name, right = ("logits_to_keep", 0) if plan.loss == "model" else ("loss", "model")
-        raise ValueError(f"{name} is {getattr(plan, name)!r}; in Trainer's evaluation it must be {right!r}")

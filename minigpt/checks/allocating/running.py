@@ -3,69 +3,45 @@
     training(model, plan)                 # loading, a first step and a steady one: [Event("born", 0, 131072), ...]
     steps(model, plan, [64, 96])          # the same with a length for each step, and a list for each
 
-A storage is asked for when it is born and freed when it dies. In ``steps`` gradients, batch and loss die when the next
-step begins, and cuBLAS's workspaces are there from the start.
+They are ``predicted.training``'s: a storage is asked for when it is born and freed when it dies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from itertools import count
 
 from minigpt.checks.probes.allocating import Event
-from minigpt.memory.engine.graph import BORN, DEAD, OPTIMIZER, Record
+from minigpt.memory.engine.graph import BORN, DEAD, Record
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options, OutOfMemoryError
-from minigpt.memory.predicted.reserved import history
-from minigpt.memory.predicted.run import run
+from minigpt.memory.predicted.training import Training
 
 
 def training(model, plan: TrainingPlan) -> list[Event]:
     """Loading, a first step and one more, on ``plan.card``: what ``predict`` plays through that card's allocator."""
-    keys: dict[Record, int] = {}
-    told = []
-    for _, record, what in history(model, plan).tape.events:
-        if record.nbytes and what in (BORN, DEAD):
-            told.append(Event("born" if what == BORN else "died", keys.setdefault(record, len(keys)), record.nbytes))
-    return told
+    return [event for step in steps(model, plan, [plan.seq_len] * 2) for event in step]
 
 
 def steps(model, plan: TrainingPlan, lengths: Sequence[int]) -> list[list[Event]]:
     """The events of one step for each of ``lengths`` (tokens per sequence); the first one has those of loading too."""
-    keys: dict[Record, int] = {}
-    left: list[Record] = []  # what the last step left to the next
+    return _steps(model, plan, tuple(lengths))
+
+
+@lru_cache(maxsize=16)
+def _steps(model, plan: TrainingPlan, lengths: tuple[int, ...]) -> list[list[Event]]:
+    run, keys = Training(model, plan), dict[Record, int]()
     told: list[list[Event]] = []
-    number = count()
+    began = 0
     for length in lengths:
-        first = not told
-        events = [Event("died", keys[record], record.nbytes) for record in left]
-        left = []
-        for phase, record, what in requests(model, replace(plan, seq_len=length, step="first" if first else "steady")):
-            stays = phase == "before" and record.born[2] != "batch"
-            if stays and not first:  # it is there since the first step
-                continue
-            if what == BORN:
-                keys[record] = next(number)
-                events.append(Event("born", keys[record], record.nbytes))
-                if not stays and record.bucket != OPTIMIZER:
-                    left.append(record)
-            elif record in left:
-                left.remove(record)
-                events.append(Event("died", keys[record], record.nbytes))
-        told.append(events)
+        run.step(length)
+        told.append([])
+        for _, record, what in run.tape.events[began:]:
+            if record.nbytes and what in (BORN, DEAD):
+                action, key = "born" if what == BORN else "died", keys.setdefault(record, len(keys))
+                told[-1].append(Event(action, key, record.nbytes))
+        began = len(run.tape.events)
     return told
-
-
-@lru_cache(maxsize=64)
-def requests(model, plan: TrainingPlan) -> list[tuple[str, Record, int]]:
-    """(phase, storage, BORN or DEAD) in order, of all that have bytes."""
-
-    def finish(tape, frozen):
-        return [event for event in tape.events if event[1].nbytes and event[2] in (BORN, DEAD)]
-
-    return run(model, plan, finish)
 
 
 def replay(

@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.fakes import fake_tensors
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.measured.models import half
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.measured.step import DEVICES, Batch, make_batch, training_step
-from minigpt.memory.plan import TrainingPlan, check_evaluation
+from minigpt.memory.plan import TrainingPlan
 from minigpt.values import check_choice
 
 
@@ -43,7 +44,7 @@ def measure_evaluation(
     phase is "evaluation". Raises ValueError for a value that is not allowed, and for MiniGPT, which Trainer cannot run.
     """
     check_choice(DEVICES, device=device)
-    check_evaluation(plan, samples, batch, prediction_loss_only, eval_accumulation_steps)
+    Evaluation(samples, batch, prediction_loss_only, eval_accumulation_steps).check(plan)
     with fake_tensors(plan) if device == "fake" else contextlib.nullcontext():
         module = build(model, plan, device)
         if not hasattr(module, "get_output_embeddings"):

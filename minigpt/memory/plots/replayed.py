@@ -3,25 +3,24 @@
     run = Replay("smollm2-135m", TrainingPlan(batch=8, card="T4"), capacity=15 * 2**30)
     run.step(512)                                   # the model is loaded, then the first step, which makes the state
     run.step(640)                                   # a steady step, of another length
+    run.evaluate(Evaluation(samples=100))           # Trainer's, between two steps
     run.allocator.statistics.reserved.peak
 
-The requests are the tape's: a storage is asked for where it is born, and freed where it dies. Gradients, batch and loss
-die when the next step begins. Left out: what only a GPU's kernels ask for (scratch of reductions and of attention), and
-the order in which a library loads weights: here it is the model's.
+The requests are ``predicted.training``'s: a storage is asked for where it is born, and freed where it dies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
 from minigpt.memory.buckets import BUCKETS
-from minigpt.memory.engine.graph import ACTIVATIONS, BORN, DEAD, OPTIMIZER, SAVED, TEMPORARY, Record
+from minigpt.memory.engine.graph import ACTIVATIONS, BORN, DEAD, OPTIMIZER, SAVED, TEMPORARY, WEIGHTS, Record
+from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options
 from minigpt.memory.predicted.allocator.options import SMALL_SEGMENT
-from minigpt.memory.predicted.run import run
+from minigpt.memory.predicted.training import Training
 
 
 @dataclass
@@ -105,35 +104,42 @@ class Replay:
                  context: int = 0):  # fmt: skip
         device = NotingDevice(capacity, context)
         self.allocator = device.allocator = Allocator(options, device)
-        self.model, self.plan, self.segments = model, plan, device.segments
+        self.training, self.segments = Training(model, plan), device.segments
         self.held: list[Held] = []
         self.marks: list[tuple[str, int]] = []
         self._notes: dict[int, Held] = {}  # by address
-        self._left: dict[Record, Block] = {}  # what the last step left to the next: gradients, batch, loss
-        self._loaded = False
+        self._live: dict[Record, Block] = {}
+        self._done = 0  # of the tape's events
 
     def step(self, seq_len: int | None = None) -> Replay:
         """One step of ``seq_len`` tokens per sequence (None: the plan's). The first one loads the model before it."""
-        kind = "steady" if self._loaded else "first"
-        events, saved = requests(self.model, replace(self.plan, seq_len=seq_len or self.plan.seq_len, step=kind))
-        self.forget()
-        before = ""
-        for phase, record, what in events:
-            stays = phase == "before" and record.born[2] != "batch"
-            if stays and self._loaded:
+        self.training.step(seq_len)
+        return self._go_on()
+
+    def evaluate(self, evaluation: Evaluation) -> Replay:
+        """Trainer's evaluation, after a step. Raises ValueError where ``predict_evaluation`` does."""
+        self.training.evaluate(evaluation)
+        return self._go_on()
+
+    def _go_on(self) -> Replay:
+        """What is new on the tape goes through the allocator."""
+        tape, began, before = self.training.tape, self._done, ""
+        events, self._done = tape.events[began:], len(tape.events)
+        saved = {record for _, record, what in events if what == SAVED}
+        for count, (phase, record, what) in enumerate(events, start=began):
+            if count in tape.emptied:
+                self.empty_cache()
+            if not record.nbytes or what not in (BORN, DEAD):
                 continue
-            name = "load" if stays else "forward" if phase == "before" else phase
+            name = "load" if phase == "before" else phase
             if name != before:
                 self.marks.append((name, self.allocator.event))
                 before = name
             if what == BORN:
                 place = ACTIVATIONS if record in saved else TEMPORARY
-                block = self._allocate(record, BUCKETS[place if record.bucket is None else record.bucket])
-                if not stays and record.bucket != OPTIMIZER:
-                    self._left[record] = block
-            elif record in self._left:
-                self._free(self._left.pop(record))
-        self._loaded = True
+                self._allocate(record, BUCKETS[place if record.bucket is None else record.bucket])
+            elif record in self._live:  # else it died with a failed step
+                self._free(record)
         return self
 
     def empty_cache(self) -> None:
@@ -141,24 +147,24 @@ class Replay:
         self.allocator.empty_cache()
 
     def forget(self) -> None:
-        """What the last step left dies: as the next one begins, or when a failed one's error has been handled."""
-        for block in self._left.values():
-            self._free(block)
-        self._left = {}
+        """What no later step finds dies, when the error of one that failed has been handled."""
+        for record in list(self._live):
+            if record.bucket not in (WEIGHTS, OPTIMIZER) and not record.born[2].endswith("workspace"):
+                self._free(record)
 
     def peaks(self) -> list[tuple[int, int]]:
-        """What was (allocated, reserved) at most within each step, in bytes."""
-        edges = [at for name, at in self.marks if name == "forward"] + [self.allocator.event]
+        """What was (allocated, reserved) at most within each step and each evaluation, in bytes."""
+        edges = [at for name, at in self.marks if name in ("forward", "evaluation")] + [self.allocator.event]
         columns = [_highest(noted, edges) for noted in (self.held, self.segments)]
         return list(zip(*columns, strict=True))
 
-    def _allocate(self, record: Record, bucket: str) -> Block:
-        block = self.allocator.allocate(record.nbytes)
+    def _allocate(self, record: Record, bucket: str) -> None:
+        self._live[record] = block = self.allocator.allocate(record.nbytes)
         self._notes[block.address] = note = Held(block.address, block.size, bucket, self.allocator.event)
         self.held.append(note)
-        return block
 
-    def _free(self, block: Block) -> None:
+    def _free(self, record: Record) -> None:
+        block = self._live.pop(record)
         self._notes.pop(block.address).died = self.allocator.event + 1
         self.allocator.free(block)
 
@@ -177,14 +183,3 @@ def _highest(noted: Sequence[Held] | Sequence[Taken], edges: list[int]) -> list[
             highest = max(highest, level)
         found.append(highest)
     return found
-
-
-@lru_cache(maxsize=64)
-def requests(model, plan: TrainingPlan) -> tuple[list[tuple[str, Record, int]], set[Record]]:
-    """A step's births and deaths in order, as (phase, record, BORN or DEAD), and which records backward had saved."""
-
-    def finish(tape, frozen):
-        events = [event for event in tape.events if event[1].nbytes]
-        return [e for e in events if e[2] in (BORN, DEAD)], {record for _, record, what in events if what == SAVED}
-
-    return run(model, plan, finish)

@@ -1,14 +1,14 @@
 """On a card: a training from its beginning through the caching allocator, and what torch's counters would show.
 
 Out of memory is decided by what the allocator *reserves*, and that depends on everything since the programme began: how
-the model was loaded, the first step, in whose midst the optimizer's state is born, and the steady ones. All of it runs
-on one tape, with what CUDA's kernels ask for beside (``predicted.cuda``), and each storage asks the allocator for a
-block when it is born and gives it back when it dies, in the tape's own order.
+the model was loaded, the first step, in whose midst the optimizer's state is born, the steady ones, and an evaluation
+between them. All of it runs on one tape (``training``), with what CUDA's kernels ask for beside (``predicted.cuda``),
+and each storage asks the allocator for a block when it is born and gives it back when it dies, in the tape's own order.
 
 New segments have addresses downwards (``allocator.device``), the one thing that no source tells.
 
-Left out: how 8-bit weights and mixtures in 4 bits are loaded, other allocations of the process (another library's, an
-evaluation's), the next batch made before the last one dies, and the CUDA context, which is beside what is reserved.
+Left out: how 8-bit weights and mixtures in 4 bits are loaded, another library's allocations, the next batch made before
+the last one dies, and the CUDA context, which is beside what is reserved.
 """
 
 from __future__ import annotations
@@ -17,58 +17,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minigpt.memory.buckets import Reserved
-from minigpt.memory.collector import at_rest
 from minigpt.memory.engine.account import Account
 from minigpt.memory.engine.graph import BORN, DEAD, Record
+from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
-from minigpt.memory.predicted.run import one_step, refuse
-from minigpt.memory.predicted.start import make_batch, start
+from minigpt.memory.predicted.training import Training
 
 
 @dataclass(frozen=True)
 class History:
     """A training on the tape: its events, how many had happened when each part began, and where the cache was emptied.
 
-    Parts: loading, the first step, then steps like the plan's.
+    Parts: loading, the first step, then steps like the plan's; with an evaluation, that before the last step.
+    ``counts``: the part with which peaks of allocated bytes begin to count.
     """
 
     tape: Account
     parts: tuple[int, ...]
+    counts: int = -1
 
 
-@at_rest()
-def history(model, plan: TrainingPlan, steps: int = 2) -> History:
-    """Loading, and so many steps. Raises ValueError without a card, and as ``predict`` does."""
-    if plan.card is None:
-        raise ValueError("card is None; what is reserved depends on it")
-    first = replace(plan, step="first")
-    began = start(model, plan if plan.step == "resumed" else first, cold=True)
-    refuse(began.architecture, plan)
-    tape, optimizer, parts = began.tape, began.optimizer, [0]
-    batch = make_batch(tape, plan)
-    for n in range(1 if plan.step == "first" else steps):
-        parts.append(len(tape.events))
-        now = first if n == 0 and plan.step != "resumed" else plan
-        optimizer.plan = now
-        if plan.zero_grad == "before_forward" or n == 0:
-            for value in began.layers.trained:
-                value.source.gradient = None
-        kept = one_step(began, now, batch)
-        del kept  # the function that makes a step returns
+def history(model, plan: TrainingPlan, steps: int = 2, evaluation: Evaluation | None = None) -> History:
+    """Loading, and so many steps; of a plan whose step is the first, that one. Then an evaluation, and a step after it.
+
+    Raises ValueError as ``Training``.
+    """
+    training, parts = Training(model, plan), [0]
+    for _ in range(1 if plan.step == "first" else steps):
+        parts.append(len(training.tape.events))
+        training.step()
+    if evaluation is not None:
+        parts.append(len(training.tape.events))
+        training.evaluate(evaluation)
+        parts.append(len(training.tape.events))
+        training.step()
     told = Account()
-    told.events, told.emptied = list(tape.events), list(tape.emptied)
-    del tape.keep, batch, began  # its own method: a cycle
-    return History(told, tuple(parts))
+    told.events, told.emptied = list(training.tape.events), list(training.tape.emptied)
+    return History(told, tuple(parts), -1 if evaluation is None else -2)
 
 
-def reserve(model, plan: TrainingPlan) -> Reserved:
+def reserve(model, plan: TrainingPlan, evaluation: Evaluation | None = None) -> Reserved:
     """What ``plan.card``'s allocator would count over a training of ``model``: loading, a first step, and one more.
 
-    Raises ValueError without a card, and as ``predict`` does.
+    With an evaluation: that, too, and a step after it; what is allocated counts from its beginning on. Raises
+    ValueError without a card, and as ``predict`` does.
     """
-    told = history(model, plan)
+    told = history(model, plan, evaluation=evaluation)
     found = counted(told)
     room = GPUS[plan.card].room if plan.card else 0
     return found if found.reserved <= room else replace(found, failed=counted(told, room).failed)
@@ -83,7 +79,7 @@ def counted(told: History, capacity: int | None = None) -> Reserved:
     marks = Marks(told.parts)
     failed = ""
     try:
-        replay(told.tape, allocator, told.parts[-1], marks=marks)
+        replay(told.tape, allocator, told.parts[told.counts], marks=marks)
     except OutOfMemoryError as error:
         failed = str(error)
     allocated = allocator.statistics.allocated.peak

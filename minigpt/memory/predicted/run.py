@@ -50,12 +50,12 @@ def one_step(began: Start, plan: TrainingPlan, batch: list[Value]) -> tuple:
     layers.positions = given[0] if plan.sequences == "packed" else None
     loss = outputs = None
     for i in range(plan.accumulation):
-        tape.phase, layers.embedded, tape.autocast = "forward", None, plan.autocast_dtype
+        tape.phase, tape.autocast = "forward", plan.autocast_dtype
         loss = architecture.loss(layers, tokens, targets)
         tape.casts.clear()  # autocast forgets its cache when its block ends
         returned(layers)
         outputs = [*layers.outputs, layers.embedded, *tape.contexts]  # what the last pass returned dies here
-        layers.outputs, tape.contexts = [], []
+        layers.outputs, layers.embedded, tape.contexts = [], None, []
         tape.phase = "backward"
         if plan.zero_grad == "before_backward" and i == 0:
             for value in layers.trained:

@@ -42,7 +42,7 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = Fa
     tape = kind(cuda=card is not None)
     if card is not None:
         tape.kernels = CudaKernels(card.workspace, card.processors, card.threads)
-        if not cold:
+        if not cold and plan.step != "first":
             tape.kernels.begin(tape)
     pieces = cold and loading.loads_in_pieces(architecture, plan)
     layers = Layers(tape, architecture, plan, loading.load(tape, architecture, plan) if pieces else None)
