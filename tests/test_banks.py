@@ -11,6 +11,7 @@ import pytest
 
 from minigpt.checks import verdict
 from tools import ROOT, bank
+from tools.bank_apart import Apart
 from tools.bank_entries import Entry, read_bank
 from tools.bank_lab import Lab, Outcome
 from tools.texts import documents
@@ -38,6 +39,24 @@ def entries(lab) -> list[Entry]:
 def test_wrong_answers_get_their_verdict_and_right_ones_all_points(lab, entries):
     faults = [judgement.line for entry in entries if (judgement := bank.judge(lab, entry)).fault]
     assert entries and not faults, "\n".join(faults)
+
+
+NOT_APART = {  # judges that still look at a student's objects themselves, in this process
+    "training-step", "accumulate", "checkpoint", "chunked", "inject", "merge", "assemble",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_answers_in_a_process_of_their_own_are_judged_the_same(lab, entries):
+    """All right ones, and some wrong ones; ``python -m tools.bank --apart`` has all."""
+    some = [entry for entry in entries if entry.kind == "right"] + [e for e in entries if e.kind == "wrong"][::6]
+    apart = Apart(ROOT / "content" / "labs" / f"{lab.name}.md")
+    try:
+        judged = [bank.judge(apart, entry) for entry in some if entry.exercise not in NOT_APART]
+    finally:
+        apart.close()
+    faults = [judgement.line for judgement in judged if judgement.fault]
+    assert judged and not faults, "\n".join(faults)
 
 
 def test_every_exercise_has_five_wrong_and_two_right_answers(lab, entries):

@@ -14,6 +14,7 @@ from minigpt import checkpointing, chunked_loss
 from minigpt.checks import Wrong
 from minigpt.checks.activations import accumulating, again, asking, blocks, chunks, fitting, metering
 from minigpt.checks.closing import by_hand
+from minigpt.checks.probes import scenes
 from minigpt.memory import MemoryMeter, TrainingPlan, predict
 from minigpt.memory.saved import saved_by_block
 from minigpt.model import IGNORE, GPTConfig
@@ -39,7 +40,7 @@ def test_an_eager_block_is_the_courses_list():
 def test_each_way_of_counting_wrongly_shows_in_a_scene():
     """Against what the meter reads there."""
     shown, ways = set(), set()
-    for make in metering.SCENES.values():
+    for make in scenes.SCENES.values():
         run, module, inputs = make()
         with MemoryMeter(module, inputs=inputs) as meter:
             run()

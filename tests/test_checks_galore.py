@@ -14,6 +14,7 @@ from minigpt.checks.closing import by_hand
 from minigpt.checks.galore import keeping, projecting, stepping
 from minigpt.checks.galore.projecting import Gradient
 from minigpt.checks.galore.stepping import Run
+from minigpt.checks.probes import steps
 from minigpt.memory import TrainingPlan, predict, predict_static
 from minigpt.model import GPTConfig
 from minigpt.optim import GaLoreAdamW, adam_step, galore
@@ -65,8 +66,9 @@ def test_the_courses_optimizer_passes(run):
 
     with pytest.MonkeyPatch.context() as patch:  # here the course is what is judged
         patch.setattr(
-            stepping, "ask", lambda function, *args, twice, untouched, none_ok, **more: function(*args, **more)
+            steps, "by_hand", lambda function, *args, twice, untouched, none_ok, **more: function(*args, **more)
         )
+        patch.setattr(steps, "taken", steps.taken.function)
         for judge in (stepping.follows, stepping.renews, stepping.holds):
             kept = {}
             judge(step, run)

@@ -14,9 +14,14 @@ Answers become plain values before anything is compared, so an object that claim
 differences are computed here, so a patched ``math.isclose`` or ``torch.allclose`` is never asked; comparisons are
 written so that NaN fails.
 
-Left out: shutting the student's code in. It runs in this process and could replace this very module.
+The same check runs in a notebook, on the notebook's own values, and in a judge, on stand-ins (``answers``) for values
+in a process that holds no truth (``answering``; ``process`` starts one). There ``probes`` do what takes an object.
+
+Left out: shutting the student's code in. In a notebook it could replace this very module.
 """
 
+from minigpt.checks import course  # noqa: F401  closes the course's own arithmetic
+from minigpt.checks.answers import value
 from minigpt.checks.calling import call
 from minigpt.checks.cell import check
 from minigpt.checks.closing import by_hand
@@ -25,5 +30,5 @@ from minigpt.checks.verdict import Points, Wrong, judging, part, passed, score
 
 __all__ = [
     "Points", "Wrong", "buckets", "by_hand", "call", "check", "choice", "close", "integer", "judging", "part", "passed",
-    "same", "score", "whole",
+    "same", "score", "value", "whole",
 ]  # fmt: skip

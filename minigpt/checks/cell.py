@@ -7,7 +7,8 @@
 
 So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
 It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. Behind a
-``*`` stand the earlier answers that it ``needs``: they are asked where something is wrong, and one may be missing.
+``*`` stand the earlier answers that it ``needs``: they are asked where something is wrong, and one may be missing. In a
+judge, which runs a check where the student's code is not, all of them are stand-ins (``answers.elsewhere``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import inspect
 import sys
 from collections.abc import Callable
 
+from minigpt.checks import answers
 from minigpt.checks.verdict import Points, Wrong
 
 
@@ -41,7 +43,9 @@ def check(judge: Callable[..., Points | None]) -> Points | None:
 
 
 def find(name: str, notebook: dict):
-    """The answer called ``name``. Raises Wrong where there is none."""
+    """The answer called ``name``, from where the student's code runs. Raises Wrong where there is none."""
+    if channel := answers.current():
+        return channel.answer(name)
     if name not in notebook:
         raise Wrong("not-run", f"there is no {name} yet: run the cells above this one, in order")
     return notebook[name]

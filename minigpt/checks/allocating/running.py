@@ -10,20 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
+from minigpt.checks.probes.allocating import Event
 from minigpt.memory.engine.graph import BORN, DEAD, Record
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options, OutOfMemoryError
 from minigpt.memory.predicted.training import Training
-
-
-class Event(NamedTuple):
-    """``action`` is "born" or "died"; ``key`` is one storage's number, and ``nbytes`` what it asks for."""
-
-    action: str
-    key: int
-    nbytes: int
 
 
 def training(model, plan: TrainingPlan) -> list[Event]:

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from minigpt.checks.calling import explained
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same, values
-from minigpt.checks.galore.projecting import Gradient, ask, plain_tensor, spans
+from minigpt.checks.galore.projecting import HINTS, Gradient, plain_tensor, spans
 from minigpt.checks.naming import Hints
+from minigpt.checks.probes import steps
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
@@ -81,24 +83,28 @@ def holds(step: Callable, run: Run) -> None:
 
 def _taken(step: Callable, run: Run) -> tuple[list[Tensor], list[Tensor], dict]:
     """W and P after each step, and the state after the last."""
-    W, weights, projections = run.weight(), [run.weight()], []
+    weights, projections = [run.weight()], []
     state: dict = {}
-    for i, G in enumerate(run.gradients()):
-        before, what = G.clone(), f"{run.text}, step {i + 1}"
-        options = dict(lr=run.lr, rank=run.rank, gap=run.gap, scale=run.scale, betas=run.betas, eps=run.eps)
-        with torch.no_grad():
-            given = ask(step, W, G, state, twice=False, untouched=False, none_ok=True, **options)
-        if not same(G, before):
+    options = dict(lr=run.lr, rank=run.rank, gap=run.gap, scale=run.scale, betas=run.betas, eps=run.eps)
+    told = steps.taken(step, run.weight(), run.gradients(), options)
+    for i, (before, said) in enumerate(zip(run.gradients(), told)):
+        what = f"{run.text}, step {i + 1}"
+        if isinstance(said, Wrong):
+            raise explained(said, HINTS) from said.__cause__
+        W, state = said["W"], said["state"]
+        if not same(said["G"], before):
             raise Wrong("changes-gradient", f"{what}: the gradient is changed; it must stay as it is")
-        if same(W, weights[-1]) and isinstance(given, Tensor):
+        if same(W, weights[-1]) and isinstance(said["given"], Tensor):
             raise Wrong("not-in-place", f"{what}: W is as it was, and another tensor is returned; change W in place")
         for name in ("P", "m", "v"):
             if name not in state:
                 raise Wrong("missing", f'{what}: state["{name}"] is missing in the dictionary that was handed over')
             plain_tensor(state[name], f'{what}: state["{name}"]')
         _shapes(state, run, what)
-        weights.append(W.clone())
-        projections.append(state["P"].clone())
+        weights.append(W)
+        projections.append(state["P"])
+    if len(told) != run.steps:
+        raise Wrong("broken-reply", f"{run.text}: {len(told)} steps are told of")
     return weights[1:], projections, state
 
 
