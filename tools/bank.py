@@ -3,7 +3,8 @@
 ``tools/bank_entries.py`` says how a bank is written. Every answer runs in a fresh namespace (``tools/bank_lab.py``):
 the lab's set-up and the instructor's answers up to this exercise, then the answer, then the exercise's check. A wrong
 one must get its verdict and its points; a right one must get all points and leave nothing on stderr. The table also
-says what the hidden tests alone catch.
+says what the hidden tests alone catch. With ``--apart`` the answers run in another process than the checks
+(``tools/bank_apart.py``), and must be judged the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools import ROOT
+from tools.bank_apart import Apart
 from tools.bank_entries import Entry, read_bank
 from tools.bank_lab import Lab, Outcome
 
@@ -73,19 +75,24 @@ def banks(root: Path = ROOT) -> list[Path]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bank", description=__doc__.splitlines()[0])
     parser.add_argument("labs", nargs="*", metavar="LAB", help="only these, as lab01")
-    names = parser.parse_args(argv).labs
+    parser.add_argument("--apart", action="store_true", help="the answers in a process of their own, as in grading")
+    args = parser.parse_args(argv)
+    names = args.labs
     faults = count = 0
     try:
         texts = [path for path in banks() if not names or path.stem in names or path.stem.split("-")[0] in names]
         if not texts:
             raise ValueError(f"no bank of {', '.join(names) or 'any lab'} in content/labs/")
         for path in texts:
-            lab = Lab(path)
+            lab = Apart(path) if args.apart else Lab(path)
             for entry in read_bank(path.with_suffix(".bank.py"), lab.answers):
                 judgement = judge(lab, entry)
-                hidden = " [hidden]" if not judgement.fault and only_hidden_tests_catch(lab, entry) else ""
+                hidden = (
+                    " [hidden]" if not (args.apart or judgement.fault) and only_hidden_tests_catch(lab, entry) else ""
+                )
                 print(judgement.line + hidden, flush=True)
                 count, faults = count + 1, faults + bool(judgement.fault)
+            lab.close()
     except (ValueError, OSError) as error:
         print(f"bank: {error}", file=sys.stderr)
         return 2

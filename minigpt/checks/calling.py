@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from minigpt.checks import answers
 from minigpt.checks.comparing import plain, same, show
 from minigpt.checks.verdict import Wrong
 
@@ -64,6 +65,9 @@ def call(function: Callable, *args, twice=True, untouched=True, none_ok=False, *
     ``twice``: called again with the same arguments it must give the same. ``untouched``: it must leave its arguments
     alone; it gets copies. ``none_ok``: None is an answer. Raises Wrong for all of that, and for what it raises itself.
     """
+    options = dict(twice=twice, untouched=untouched, none_ok=none_ok)
+    if away := answers.sent("call", function, args, dict(kwargs, **options)):
+        return away()
     if not callable(function):
         raise Wrong("no-function", f"the answer is {show(function)}; a function is asked for: was its name used again?")
     name = name_of(function)

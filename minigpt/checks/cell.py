@@ -6,7 +6,8 @@
         return checks.score("count_minigpt agrees with the meter", checks.part(3, counts, count_minigpt, each=cases))
 
 So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
-It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made.
+It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. In a
+judge, which runs a check where the student's code is not, they are stand-ins (``answers.elsewhere``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable
 
+from minigpt.checks import answers
 from minigpt.checks.verdict import Points, Wrong
 
 
@@ -33,7 +35,9 @@ def check(judge: Callable[..., Points | None]) -> Points | None:
 
 
 def find(name: str, notebook: dict):
-    """The answer called ``name``. Raises Wrong where there is none."""
+    """The answer called ``name``, from where the student's code runs. Raises Wrong where there is none."""
+    if channel := answers.current():
+        return channel.answer(name)
     if name not in notebook:
         raise Wrong("not-run", f"there is no {name} yet: run the cells above this one, in order")
     return notebook[name]

@@ -19,33 +19,30 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
+from importlib import import_module
 from types import FunctionType
 
 import torch
 
+from minigpt.checks import answers
 from minigpt.checks.calling import call
 from minigpt.checks.verdict import Wrong
-from minigpt.memory.families import Architecture
-from minigpt.memory.measured import apart, step
-from minigpt.memory.plan import Precision
-from minigpt.memory.predicted.reserved import history
-from minigpt.memory.predicted.run import run
-from minigpt.memory.predicted.step import predict
 
-_truths: dict[str | Callable, None] = dict.fromkeys(
-    (predict, run, history, step.measure, step.measure_module, step.compute_loss, apart.run_apart)
-)
-_guards: dict[Callable, None] = {}  # in order, each once
+_truths: dict[str | Callable, None] = {}  # in order, each once
+_records: dict[type, None] = {}
+_guards: dict[str, None] = {}
 _running: list[None] = []  # one for each answer that runs
 _asked: list[tuple[str, str]] = []  # what a closed book was asked: the id of the verdict, and what that is in words
 
 
-def knows(*truths: str | Callable, guard: Callable | None = None) -> None:
+def knows(*truths: str | Callable, guard: str = "", records: Iterable[type] = ()) -> None:
     """While an answer runs these refuse: functions, and every function of a module that is given by its name.
 
-    ``guard()``, if it is given, is a context that is entered meanwhile.
+    ``guard``, if it is given, is one of ``minigpt.checks.guards``, a context that is entered meanwhile; ``records`` are
+    classes of which no attribute can be read.
     """
     _truths.update(dict.fromkeys(truths))
+    _records.update(dict.fromkeys(records))
     _guards.update(dict.fromkeys([guard] if guard else []))
 
 
@@ -86,14 +83,14 @@ def _closed(*args, **kwargs):
 
 
 @contextlib.contextmanager
-def closed(building: bool = False):
+def closed(building: bool = False, guards: Iterable[str] = ()):
     """Nothing that knows the truth answers; with ``building`` a model can be built, else not that either."""
-    stand_ins: dict[tuple[type, str], Callable] = {
-        (owner, "__getattribute__"): _closed for owner in (Architecture, Precision)
-    }
+    guarding = import_module("minigpt.checks.guards")  # which asks this module to refuse
+    stand_ins: dict[tuple[type, str], Callable] = {(owner, "__getattribute__"): _closed for owner in _records}
     if not building:
         stand_ins[torch.nn.Module, "__init__"] = lambda *_, **__: refuse("asks-model", "a model that it builds")
-    _asked.clear()
+    if not _running:  # a book that is closed within a closed one forgets nothing
+        _asked.clear()
     with contextlib.ExitStack() as stack:
         _running.append(None)
         stack.callback(_running.pop)
@@ -104,8 +101,8 @@ def closed(building: bool = False):
             original = owner.__dict__.get(name)
             stack.callback(*(delattr, owner, name) if original is None else (setattr, owner, name, original))
             setattr(owner, name, stand_in)
-        for guard in _guards:
-            stack.enter_context(guard())
+        for guard in dict.fromkeys([*_guards, *guards]):
+            stack.enter_context(getattr(guarding, guard)())
         try:
             yield
         except Wrong:
@@ -124,9 +121,12 @@ def _all_functions() -> list[FunctionType]:
     return [f for f in dict.fromkeys(map(inspect.unwrap, found)) if isinstance(f, FunctionType)]
 
 
-def by_hand(function: Callable, *args, building: bool = False, **options):
-    """``call(function, *args, ...)`` with the book closed."""
-    with closed(building):
+def by_hand(function: Callable, *args, building: bool = False, guards: Iterable[str] = (), **options):
+    """``call(function, *args, ...)`` with the book closed, where the function lives."""
+    more = dict(options, building=building, guards=[*_guards, *guards])
+    if away := answers.sent("by_hand", function, args, more):
+        return away()
+    with closed(building, guards):
         return call(function, *args, **options)
 
 

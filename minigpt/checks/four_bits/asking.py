@@ -15,12 +15,11 @@ from typing import NamedTuple
 import bitsandbytes.functional as bnb
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from minigpt import nf4
 from minigpt.checks.calling import call, explained, first_sentence, name_of
-from minigpt.checks.closing import by_hand, knows, refuse
+from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import show, values
 from minigpt.checks.naming import Hints
 from minigpt.checks.verdict import Wrong
@@ -35,21 +34,12 @@ HINTS = {  # part of what an answer's error says: what it means here
 }
 
 
-class NoKernels(TorchDispatchMode):
-    """Every kernel of bitsandbytes refuses, however it was reached."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "bitsandbytes":
-            refuse("asks-bitsandbytes", "bitsandbytes")
-        return func(*args, **(kwargs or {}))
-
-
 FOUR_BITS = (  # what knows about weights in 4 bits, besides the checks
     nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
     nf4.storage_bytes, blockwise.quantize, blockwise.dequantize, layers.quantized_bytes, bnb.get_4bit_type,
     bnb.create_normal_map,
 )  # fmt: skip
-knows(*FOUR_BITS, guard=NoKernels)
+knows(*FOUR_BITS, guard="NoKernels")
 
 
 class Weight(NamedTuple):

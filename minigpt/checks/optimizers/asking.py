@@ -7,14 +7,12 @@ fields(got, names, what)         a tuple of tensors, one for each name
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
 
 import bitsandbytes.functional as bnb
-import torch
 from torch import Tensor
 
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import by_hand, knows, refuse
+from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import show
 from minigpt.checks.four_bits import asking
 from minigpt.checks.verdict import Wrong
@@ -29,20 +27,10 @@ knows(__name__, *OPTIMIZERS)
 
 def ask(function: Callable, *args):
     """What ``function(*args)`` gives, silenced, twice and with the book closed; an error may have a hint."""
-
-    def none(*_, **__):
-        refuse("asks-optimizer", "an optimizer")
-
-    with (
-        mock.patch.object(torch.optim.Optimizer, "__init__", none),
-        mock.patch("torch.optim.adam.adam", none),
-        mock.patch("torch.optim.adamw.adamw", none),
-        mock.patch("torch._fused_adamw_", none),
-    ):
-        try:
-            return by_hand(function, *args)
-        except Wrong as verdict:
-            raise explained(verdict, asking.HINTS) from verdict.__cause__
+    try:
+        return by_hand(function, *args, guards=("no_optimizers",))
+    except Wrong as verdict:
+        raise explained(verdict, asking.HINTS) from verdict.__cause__
 
 
 def fields(got, names: tuple[str, ...], what: str) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import buckets, close
-from minigpt.checks.four_bits.asking import FOUR_BITS, NoKernels
+from minigpt.checks.four_bits.asking import FOUR_BITS
 from minigpt.checks.naming import Hints, given
 from minigpt.checks.optimizers.moments import moment_slips, moments
 from minigpt.memory.buckets import StepMemory
@@ -23,7 +23,7 @@ from minigpt.memory.families import Architecture
 from minigpt.memory.measured.apart import measure_apart
 from minigpt.memory.plan import TrainingPlan
 
-knows(__name__, *FOUR_BITS, guard=NoKernels)
+knows(__name__, *FOUR_BITS, guard="NoKernels")
 BUCKETS = ("frozen", "trainable", "gradients", "optimizer")
 TABLES = 64 + 1024  # bytes: bitsandbytes keeps the 16 codes and the 256 values of the 8-bit map with every matrix
 
