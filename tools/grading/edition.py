@@ -66,9 +66,7 @@ def write(folder: Path, notebook: Path) -> None:
 def asking() -> list[str]:
     """The modules that ask an answer, and know nothing themselves: they lie right in minigpt/checks."""
     there = sorted((ROOT / "minigpt" / "checks").glob("[!_]*.py"))
-    return [
-        f"minigpt.checks.{path.stem}" for path in there if "\nknows(__name__" not in path.read_text(encoding="utf8")
-    ]
+    return [f"minigpt.checks.{path.stem}" for path in there if "\nknows(" not in path.read_text(encoding="utf8")]
 
 
 def finish(folder: Path, facts: Known, package: Package) -> None:
@@ -81,7 +79,9 @@ def finish(folder: Path, facts: Known, package: Package) -> None:
     with open(folder / "minigpt" / "__init__.py", "a", encoding="utf8") as file:
         file.write("\nfrom minigpt import stand_ins\n\nstand_ins.install()\n")
     stay = [f"{module}:{name}" for module, name in facts.truths if stays(module, name, package)]
-    lines = ["", "", "from pkgutil import resolve_name", "", f"knows(*map(resolve_name, {stay!r}))", ""]
+    records = [f"{module}:{name}" for module, name in facts.records if stays(module, name, package)]
+    lines = ["", "", "from pkgutil import resolve_name", ""]
+    lines += [f"knows(*map(resolve_name, {stay!r}), records=map(resolve_name, {records!r}))", ""]
     with open(folder / "minigpt" / "checks" / "closing.py", "a", encoding="utf8") as file:
         file.write("\n".join(lines))
 

@@ -19,9 +19,10 @@ SECONDS = 240
 
 @dataclass(frozen=True)
 class Known:
-    """(module, qualified name) of every truth, and the modules of probes that the lab's checks ask with."""
+    """(module, qualified name) of every truth and of classes that know some; the probes that the lab's checks use."""
 
     truths: tuple[tuple[str, str], ...]
+    records: tuple[tuple[str, str], ...]
     probes: tuple[str, ...]
 
     def of(self, module: str) -> set[str]:
@@ -37,7 +38,8 @@ def known(checks: list[str]) -> Known:
     if done.returncode:
         raise ValueError(f"the lab's checks cannot be imported: {(done.stderr.strip() or 'no reason given')[-300:]}")
     said = json.loads(done.stdout.splitlines()[-1])
-    return Known(tuple((module, name) for module, name in said["truths"]), tuple(said["probes"]))
+    pairs = (tuple((module, name) for module, name in said[kind]) for kind in ("truths", "records"))
+    return Known(*pairs, probes=tuple(said["probes"]))
 
 
 def imports(cells: list[str]) -> list[str]:
@@ -55,8 +57,9 @@ def main() -> None:
     from minigpt.checks import closing
 
     truths = sorted({(function.__module__, function.__qualname__) for function in closing._all_functions()})
+    records = sorted((record.__module__, record.__qualname__) for record in closing._records)
     probes = sorted(name for name in sys.modules if name.startswith("minigpt.checks.probes."))
-    print(json.dumps({"truths": truths, "probes": probes}))
+    print(json.dumps({"truths": truths, "records": records, "probes": probes}))
 
 
 if __name__ == "__main__":
