@@ -1,7 +1,7 @@
 """What hostile submissions do, a row each, and the tiny course they are tried in: two exercises, of 2 and 3 points.
 
 The attacker answers ``double`` honestly, and attacks from the cell of ``square``. So 2 points are theirs, and nothing
-that belongs to anybody else may change. An attacker here knows all paths: <ROOT> is the course, <HOME> the grader's home.
+that belongs to anybody else may change. An attacker here knows all paths: <ROOT> is the course, <HOME> a home.
 
 Where it cannot be seen whether an attack went through, the row's ``square`` is right where it did: then it gets 5.
 
@@ -44,12 +44,14 @@ def check_{name}({name}):
 
 @dataclass(frozen=True)
 class Attack:
-    """``code``: the cell of ``square``. ``off``: the points that it may get where there is no box."""
+    """``code``: the cell of ``square``. ``least`` and ``most`` points, and the most, ``off``, where there is no box."""
 
     name: str
     code: str
     kind: str
     off: float = 2
+    least: float = 2
+    most: float = 2
     change: Callable | None = None  # of the whole notebook, a function of it
 
     def text(self, root: Path, home: Path) -> str:
@@ -79,10 +81,10 @@ def lab():
         return new_code_cell(source, id=name, metadata={"nbgrader": data})
 
     cells = [new_markdown_cell("# A tiny lab", id="title"), new_code_cell("import math", id="imports")]
-    for name, (truth, points) in TRUTH.items():
+    for name, (truth, worth) in TRUTH.items():
         body = f"    ### BEGIN SOLUTION\n    {SOLUTION[name]}\n    ### END SOLUTION"
         cells.append(graded(name, f"def {name}(x):\n{body}"))
-        cells.append(graded(f"check-{name}", CHECK.format(name=name, truth=truth, points=points), points))
+        cells.append(graded(f"check-{name}", CHECK.format(name=name, truth=truth, points=worth), worth))
     return new_notebook(cells=cells, metadata=deepcopy(KERNEL))
 
 
@@ -114,3 +116,6 @@ def right(name: str) -> str:
 
 def attacker(number: int) -> str:
     return f"m{number:02}-attacker"
+
+
+from tests.attacks import files, outputs, points, processes  # noqa: E402, F401  they add their rows

@@ -2,7 +2,6 @@
 
 from tests.attacks import attack
 
-
 BOOK = "<ROOT>/build/grading/gradebook.db"
 attack("files", "deletes the gradebook", f"import os\nos.remove({BOOK!r})")
 attack("files", "empties the gradebook", f"open({BOOK!r}, 'w').close()")

@@ -4,7 +4,6 @@ from nbformat.v4 import new_markdown_cell
 
 from tests.attacks import attack
 
-
 attack("outputs", "a script in the feedback", """
     from IPython.display import HTML, Javascript, display
     display(HTML("<script>alert('attack-script')</script><img src=x onerror=alert('attack-script')>"))

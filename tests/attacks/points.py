@@ -4,7 +4,6 @@ from nbformat.v4 import new_code_cell, new_output
 
 from tests.attacks import attack
 
-
 attack("points", "replaces what checks call", """
     import minigpt.checks as checks
     checks.score = checks.part = checks.check = checks.call = lambda *_, **__: None

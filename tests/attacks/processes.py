@@ -2,7 +2,6 @@
 
 from tests.attacks import attack
 
-
 attack("process", "ends its process at the top", "import os\nos._exit(0)")
 attack("process", "ends its process in an answer", "import os\ndef square(x):\n    os._exit(3)")
 attack("process", "quits", "def square(x):\n    quit()\nquit()")
