@@ -3,8 +3,8 @@
     with Box(held("auto"), [ROOT / "minigpt"], files) as box:
         subprocess.Popen(box.command([sys.executable, "-m", "ipykernel_launcher"]), env=box.env, cwd=box.cwd)
 
-In it are Python with what is installed there, the packages, and a fresh copy of the files, in /box. It can be read alone,
-but for /box, /tmp and /student, its home, which are memory and end with it. There is no network and no other process,
+In it are Python with what is installed there, the packages, and a fresh copy of the files, in /box. All can only be
+read but /box, /tmp and /student, its home, which are memory and end with it. There is no network and no other process,
 and all that was started in it ends with it. Limits: LIMITS for a process, and for all of them together where the system
 counts (``groups.py``).
 
@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from sysconfig import get_path
 
 import psutil
 
@@ -81,11 +82,16 @@ def not_held(sandbox: str) -> str | None:
 
 
 class Box:
-    """A box, ``held`` or open. ``packages``: folders of Python packages; ``files``: the folder that it starts with."""
+    """A box, ``held`` or open. ``packages``: folders of Python packages; ``files``: the folder that it starts with.
 
-    def __init__(self, held: bool, packages: Sequence[Path], files: Path | None = None) -> None:
+    ``hidden``: installed packages that a held box does not have.
+    """
+
+    def __init__(
+        self, held: bool, packages: Sequence[Path], files: Path | None = None, hidden: Sequence[str] = ()
+    ) -> None:
         self.held, self.files = held, files
-        self.packages = [path.resolve() for path in packages]
+        self.packages, self.hidden = [path.resolve() for path in packages], hidden
         short = "/tmp" if os.path.isdir("/tmp") else None  # a socket's path has 107 characters at most
         self.folder = Path(tempfile.mkdtemp(prefix="box-", dir=short))
         self.mark, self.group = uuid.uuid4().hex, Group(MEMORY, PROCESSES) if held else None
@@ -100,7 +106,7 @@ class Box:
 
     @property
     def env(self) -> dict[str, str]:
-        """For whoever starts the command. It can be read in the box, so in a held one there is next to nothing in it."""
+        """For whoever starts the command; it can be read inside, so a held one has next to nothing in it."""
         return (
             {"PATH": "/usr/bin:/bin"}
             if self.held
@@ -133,6 +139,7 @@ class Box:
         mounts |= {path: memory for path in map(Path, ("/box", "/tmp", "/student", "/dev/shm"))}
         mounts |= {path: ["--ro-bind", str(path)] for path in pythons()}
         mounts |= {Path("/course", path.name): ["--ro-bind", str(path)] for path in self.packages}
+        mounts |= {path: memory for name in self.hidden if (path := Path(get_path("purelib"), name)).is_dir()}
         mounts |= {Path("/start.py"): ["--ro-bind", str(START)], sockets: ["--bind", str(sockets)]}
         mounts |= {Path("/given"): ["--ro-bind", str(self.files)]} if self.files else {}
         for path, how in sorted(mounts.items(), key=lambda each: len(each[0].parts)):  # what lies below comes after
