@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from sysconfig import get_path
@@ -84,14 +84,16 @@ def not_held(sandbox: str) -> str | None:
 class Box:
     """A box, ``held`` or open. ``packages``: folders of Python packages; ``files``: the folder that it starts with.
 
-    ``hidden``: installed packages that a held box does not have.
+    ``hidden``: installed packages that a held box does not have; ``more``: for the environment in it.
     """
 
     def __init__(
-        self, held: bool, packages: Sequence[Path], files: Path | None = None, hidden: Sequence[str] = ()
-    ) -> None:
+        self, held: bool, packages: Sequence[Path], files: Path | None = None, hidden: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.held, self.files = held, files
         self.packages, self.hidden = [path.resolve() for path in packages], hidden
+        self.more = dict(more or {})
         short = "/tmp" if os.path.isdir("/tmp") else None  # a socket's path has 107 characters at most
         self.folder = Path(tempfile.mkdtemp(prefix="box-", dir=short))
         self.mark, self.group = uuid.uuid4().hex, Group(MEMORY, PROCESSES) if held else None
@@ -158,7 +160,7 @@ class Box:
             "HOME": home, "TMPDIR": temporary, "MPLCONFIGDIR": home, "USER": "student",
             "LOGNAME": "student", "PATH": os.pathsep.join(binaries), "PYTHONPATH": package, "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-            "NBGRADER_EXECUTION": "autograde",
+            "NBGRADER_EXECUTION": "autograde", **self.more,
         }  # fmt: skip
         if self.held:
             return env

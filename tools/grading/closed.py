@@ -29,12 +29,11 @@ DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, as
 
 
 class Closed:
-    """``cells``: the instructor's version of the lab."""
+    """``cells``: the instructor's version of the lab; ``seconds``: that one request may take."""
 
-    def __init__(self, box: Box, cells: list[NotebookNode]) -> None:
-        self.process = Process(
-            box.command([sys.executable, "-m", "minigpt.checks.answering"]), cwd=box.cwd, env=box.env
-        )
+    def __init__(self, box: Box, cells: list[NotebookNode], seconds: float | None = None) -> None:
+        command = box.command([sys.executable, "-m", "minigpt.checks.answering"])
+        self.process = Process(command, cwd=box.cwd, env=box.env, seconds=seconds)
         self.cells = [cell for cell in cells if cell.cell_type == "code"]
         self.given = {cell.id for cell in self.cells} | {cell.source.strip() for cell in self.cells}
         self.answers = {name: cell for cell in self.cells if exercise(cell) for name in names(cell.source)}

@@ -22,10 +22,11 @@ from nbgrader.utils import is_grade, is_solution
 from traitlets import Integer, Unicode
 
 from tools import ROOT
+from tools.grading import edition, stand_ins
 from tools.grading.box import Box, held
 from tools.grading.closed import Closed, exercise
 from tools.grading.judge import SHARED, Verdict, judge, prepared
-from tools.grading.kernels import SECONDS, BoxedManager, Kernel, reply
+from tools.grading.kernels import BoxedManager, Kernel, reply
 
 SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing is kept
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
@@ -39,6 +40,7 @@ class Judged(Execute):
     sandbox = Unicode("auto", help="require, auto or off").tag(config=True)
     course = Unicode(str(ROOT), help="the folder with solutions/").tag(config=True)
     together = Integer(900, help="seconds that all cells of the notebook's own kernel may take").tag(config=True)
+    patience = Integer(60, help="seconds that one call of an answer may take").tag(config=True)
     timeout = Integer(120, help="seconds that one of them may take").tag(config=True)
 
     def preprocess(self, nb, resources=None, km=None):
@@ -50,7 +52,9 @@ class Judged(Execute):
         self.spent, self.revived, self.done = 0.0, 0, []
         self.broken: list[str] = []
         self.opened = Kernel(self._evaluate)
-        box = Box(self.boxed, *closed_edition(Path(self.course), names["assignment"]))
+        packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
+        more = {"ANSWER_SECONDS": str(self.patience)}
+        box = Box(self.boxed, packages, hidden=hidden, more=more)
         # bubblewrap ends with the thread that started it, and this one stays to the end
         with box, ThreadPoolExecutor(1) as pool:
             self.pool, self.closing = pool, pool.submit(self._close, box)
@@ -66,7 +70,7 @@ class Judged(Execute):
     def _close(self, box: Box) -> Closed:
         """Takes seconds, for its imports, while the kernel and the judge have theirs."""
         begun = time.monotonic()
-        closed = Closed(box, self.cells)
+        closed = Closed(box, self.cells, 2 * self.patience + 30)
         self._log(begun, "the closed process is there")
         return closed
 
@@ -160,13 +164,13 @@ class Judged(Execute):
 
     def _given(self, cell) -> bool:
         """Whether it is the course's own cell, no answer."""
-        return not exercise(cell) and cell.id in self.closed.given
+        return not exercise(cell) and any(cell.id == each.id for each in self.cells)
 
     def _evaluate(self, code: str) -> dict:
         """What an expression gives in the kernel. Raises DeadKernelError and TimeoutError."""
         sent = self.kc.execute("", silent=True, store_history=False, user_expressions={"r": code})
         try:
-            content = reply(self.kc, self.km, sent, SECONDS)
+            content = reply(self.kc, self.km, sent, 2 * self.patience + 30)
             if content is None:
                 run_sync(self.km.interrupt_kernel)()
                 raise TimeoutError
@@ -208,9 +212,10 @@ def judged(cell) -> bool:
     return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
-def closed_edition(root: Path, lab: str) -> tuple[list[Path], None, tuple[str, ...]]:
-    """What the closed process has for its packages: (folders, no files, installed packages that are not there)."""
-    return [ROOT / "minigpt"], None, ()
+def editions(root: Path, lab: str) -> tuple[list[Path], tuple[str, ...]]:
+    """The packages of the closed process, and the installed ones that it does not have."""
+    folder = edition.cached(root, lab)
+    return sorted(path for path in folder.iterdir() if path.is_dir()), stand_ins.PACKAGES
 
 
 def _stopped(sentence: str):

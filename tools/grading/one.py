@@ -28,14 +28,15 @@ AFTER = [  # as nbgrader has them after Execute
 ]  # fmt: skip
 
 
-def grade(root: Path, lab: str, student: str, sandbox: str = "auto") -> str | None:
-    """Autograde. Raises ValueError where students' code must be shut in and cannot."""
+def grade(root: Path, lab: str, student: str, sandbox: str = "auto", **seconds: int) -> str | None:
+    """Autograde. ``seconds``: as Judged has them. Raises ValueError where code must be shut in and cannot."""
     held(sandbox)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # there is no GPU in the box, and both sides are to find the same
     config = settings(root)
     config.Autograde.autograde_preprocessors = [Judged, *AFTER]
     config.Judged.sandbox, config.Judged.course = sandbox, str(root)
-    config.Judged.timeout = 120  # those of ExecutePreprocessor are for a notebook without a judge
+    for name, most in {"timeout": 120, **seconds}.items():  # not those of ExecutePreprocessor, which has no judge
+        config.Judged[name] = most
     answer = NbGraderAPI(config=config).autograde(lab, student, force=True, create=True)
     print(answer.get("log", ""), answer.get("error", ""), file=sys.stderr)
     if answer["success"]:
