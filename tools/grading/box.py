@@ -3,8 +3,8 @@
     with Box(held("auto"), [ROOT / "minigpt"], files) as box:
         subprocess.Popen(box.command([sys.executable, "-m", "ipykernel_launcher"]), env=box.env, cwd=box.cwd)
 
-In it are Python with what is installed there, the packages, and a fresh copy of the files, in /box. It can be read alone,
-but for /box, /tmp and /student, its home, which are memory and end with it. There is no network and no other process,
+In it are Python with what is installed there, the packages, and a fresh copy of the files, in /box. All can only be
+read but /box, /tmp and /student, its home, which are memory and end with it. There is no network and no other process,
 and all that was started in it ends with it. Limits: LIMITS for a process, and for all of them together where the system
 counts (``groups.py``).
 
@@ -24,9 +24,10 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from sysconfig import get_path
 
 import psutil
 
@@ -81,11 +82,18 @@ def not_held(sandbox: str) -> str | None:
 
 
 class Box:
-    """A box, ``held`` or open. ``packages``: folders of Python packages; ``files``: the folder that it starts with."""
+    """A box, ``held`` or open. ``packages``: folders of Python packages; ``files``: the folder that it starts with.
 
-    def __init__(self, held: bool, packages: Sequence[Path], files: Path | None = None) -> None:
+    ``hidden``: installed packages that a held box does not have; ``more``: for the environment in it.
+    """
+
+    def __init__(
+        self, held: bool, packages: Sequence[Path], files: Path | None = None, hidden: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.held, self.files = held, files
-        self.packages = [path.resolve() for path in packages]
+        self.packages, self.hidden = [path.resolve() for path in packages], hidden
+        self.more = dict(more or {})
         short = "/tmp" if os.path.isdir("/tmp") else None  # a socket's path has 107 characters at most
         self.folder = Path(tempfile.mkdtemp(prefix="box-", dir=short))
         self.mark, self.group = uuid.uuid4().hex, Group(MEMORY, PROCESSES) if held else None
@@ -100,7 +108,7 @@ class Box:
 
     @property
     def env(self) -> dict[str, str]:
-        """For whoever starts the command. It can be read in the box, so in a held one there is next to nothing in it."""
+        """For whoever starts the command; it can be read inside, so a held one has next to nothing in it."""
         return (
             {"PATH": "/usr/bin:/bin"}
             if self.held
@@ -133,6 +141,7 @@ class Box:
         mounts |= {path: memory for path in map(Path, ("/box", "/tmp", "/student", "/dev/shm"))}
         mounts |= {path: ["--ro-bind", str(path)] for path in pythons()}
         mounts |= {Path("/course", path.name): ["--ro-bind", str(path)] for path in self.packages}
+        mounts |= {path: memory for name in self.hidden if (path := Path(get_path("purelib"), name)).is_dir()}
         mounts |= {Path("/start.py"): ["--ro-bind", str(START)], sockets: ["--bind", str(sockets)]}
         mounts |= {Path("/given"): ["--ro-bind", str(self.files)]} if self.files else {}
         for path, how in sorted(mounts.items(), key=lambda each: len(each[0].parts)):  # what lies below comes after
@@ -151,7 +160,7 @@ class Box:
             "HOME": home, "TMPDIR": temporary, "MPLCONFIGDIR": home, "USER": "student",
             "LOGNAME": "student", "PATH": os.pathsep.join(binaries), "PYTHONPATH": package, "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-            "NBGRADER_EXECUTION": "autograde",
+            "NBGRADER_EXECUTION": "autograde", **self.more,
         }  # fmt: skip
         if self.held:
             return env
