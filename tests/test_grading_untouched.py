@@ -4,13 +4,15 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tools.grading import untouched
-from tools.grading.untouched import Kept, watched
+from tools.grading.untouched import Kept, children, watched
 
 
 def sums(*folders: Path) -> dict[str, tuple]:
@@ -128,3 +130,25 @@ def test_a_file_that_is_too_large_is_said(places, monkeypatch):
     kept = Kept([root / "nbgrader_config.py"])
     (root / "nbgrader_config.py").write_text("x" * 40)
     assert "could not be put back" in kept.restore()[0]
+
+
+HIDES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.environ.clear()
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], {})
+    os._exit(0)
+"""
+
+
+def test_what_forked_twice_is_ended_and_files_come_back(places):
+    root, home = places
+    before = sums(root, home)
+    with untouched.untouched(root, home) as notes:
+        subprocess.run([sys.executable, "-c", HIDES], check=True)
+        overwrite(root, home)
+        if sys.platform == "linux":
+            assert children()  # it is ours now
+    assert children() == [] and sums(root, home) == before and len(notes) == 1

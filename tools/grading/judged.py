@@ -7,6 +7,7 @@ in boxes. A cell that ends the kernel, or does not end, costs itself: a new kern
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -27,6 +28,7 @@ from tools.grading.box import Box, held
 from tools.grading.closed import Closed, exercise
 from tools.grading.judge import SHARED, Verdict, judge, prepared
 from tools.grading.kernels import BoxedManager, Kernel, reply
+from tools.grading.untouched import untouched
 
 SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing is kept
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
@@ -56,7 +58,8 @@ class Judged(Execute):
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
         # bubblewrap ends with the thread that started it, and this one stays to the end
-        with box, ThreadPoolExecutor(1) as pool:
+        alone = contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
+        with alone as self.changed, box, ThreadPoolExecutor(1) as pool:
             self.pool, self.closing = pool, pool.submit(self._close, box)
             self.waiting: list[Future] = []
             begun = time.monotonic()

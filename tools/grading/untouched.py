@@ -1,30 +1,39 @@
 """What a submission must leave alone, looked at before and after it, and put back where it differs.
 
-    kept = Kept(watched(root, home))          once, before the first submission
-    notes = kept.restore()                    after each: what had changed, a sentence each; it is as it was again
-    kept.take(paths)                          what the grader itself wrote meanwhile: now it is that which is kept
+    with untouched(root, home) as notes:      around what runs of a submission, before its points are written
+        ...
+    notes                                     what had changed, a sentence each; it is as it was again
+
+    kept = Kept(places); kept.restore()       the same in steps; kept.take(places): as they are now, from now on
 
 Of each file the content, its rights and, of a link, its target. Size, times and inode tell first whether a file may
 have changed at all: no program can set the time of an inode's last change (ctime). Contents are kept in memory, where
 another process does not find them by a name.
 
-This is for ``--sandbox=off``. In a box none of it can be reached.
+Processes that the submission left behind are ended first: on Linux whoever is orphaned becomes a child of this process,
+so that one which forked twice and cleared its environment is found, too.
 
-Left out: what is too large to keep (``LARGEST``), which is said and not put back; other users' files; a change that a
-submission makes after it was graded, by a process that hid from whoever ended it. The next ``restore`` finds it.
+This is for ``--sandbox=off``, one submission at a time. In a box none of it can be reached.
+
+Left out: what is too large to keep (``LARGEST``), which is said and not put back; other users' files; what a submission
+does to this process, whose user it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import site
 import stat
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 GRADING = Path("build") / "grading"
 COURSE = (
@@ -63,6 +72,44 @@ def watched(root: Path, home: Path) -> list[Path]:
             Path(folder, "usercustomize.py"),
         ]
     return places
+
+
+@contextlib.contextmanager
+def untouched(root: Path, home: Path) -> Iterator[list[str]]:
+    """Around a submission's code: afterwards its processes are gone, and everything is as it was. Yields the notes."""
+    kept, notes, before = Kept(watched(root, home)), list[str](), set(children())
+    adopts = adopt(True)
+    try:
+        yield notes
+    finally:
+        end([process for process in children() if process not in before])
+        if adopts:
+            adopt(False)
+        notes += kept.restore()
+
+
+def adopt(orphans: bool) -> bool:
+    """Whether this process becomes the parent of its descendants' orphans (``PR_SET_CHILD_SUBREAPER``)."""
+    if sys.platform != "linux":
+        return False
+    return not ctypes.CDLL(None, use_errno=True).prctl(36, int(orphans), 0, 0, 0)
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def end(processes: list[psutil.Process]) -> None:
+    """Kill these, and what they start meanwhile."""
+    known = {process.pid for process in children()} - {process.pid for process in processes}
+    for _ in range(100):
+        if not processes:
+            return
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=2)
+        processes = [process for process in children() if process.pid not in known]
 
 
 @dataclass(frozen=True)
