@@ -59,7 +59,9 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
-        alone = contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
+        alone: contextlib.AbstractContextManager[list[str]] = (
+            contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
+        )
         with alone as self.changed, box, ThreadPoolExecutor(1) as pool:
             # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)
