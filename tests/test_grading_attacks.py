@@ -23,7 +23,7 @@ import pytest
 from tests import attacks
 from tools import ROOT
 
-KINDS = ("files", "points", "process", "outputs")
+KINDS = ("files", "patching", "reading", "forging", "process", "outputs")
 HONEST = ("a-honest", "z-honest")
 WRITTEN = (  # what the grader writes itself, below build/grading
     "autograded", "checked", "feedback", "logs", "release", "records", "editions", "scores.csv", "points.csv",
