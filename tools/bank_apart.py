@@ -67,11 +67,10 @@ class Apart(Lab):
 
 
 def _imported(check: str) -> set[str]:
-    """The modules of judges that a check cell imports, and so closes."""
-    found = [node for node in ast.walk(ast.parse(check)) if isinstance(node, ast.ImportFrom) and node.module]
-    return {f"{node.module}{'.' + name.name if node.module.count('.') < 3 else ''}" for node in found
-            for name in node.names if node.module.startswith("minigpt.checks.")} | {
-            f"minigpt.checks.{name.name}" for node in found for name in node.names if node.module == "minigpt.checks"}  # fmt: skip
+    """What a check cell imports of the judges, and so closes: modules, and names in them, which are none."""
+    found = [node for node in ast.walk(ast.parse(check)) if isinstance(node, ast.ImportFrom)]
+    names = {f"{node.module}.{name.name}" for node in found for name in node.names}
+    return {name for name in names if name.startswith("minigpt.checks.")}
 
 
 def _defined(source: str) -> list[str]:

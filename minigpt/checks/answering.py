@@ -196,7 +196,7 @@ def main() -> None:
     os.close(nothing)
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
     if seconds := os.environ.get("ANSWER_SECONDS"):
-        calling.SECONDS = float(seconds)
+        calling.SECONDS = int(seconds)
     pipe, shell, child = Pipe(requests, replies, LIMIT), _shell(), None
     sys.stdout = sys.stderr = open(os.devnull, "w")
     while True:

@@ -6,9 +6,9 @@
     value = unpack(data, kept)              the judge's: ``kept(number, kind, shown)`` stands in for what is kept there
 
 A student's process can write whatever it likes, so what comes from it is no pickle: JSON, and the bytes of tensors'
-storages behind it. What may be in it: None, bool, int, float, str, list, tuple, dict, torch.Size, dtype, device, Ledger,
-GPTConfig, tensors (with their class's name, requires_grad, and the storage that they share or are a view of), and
-verdicts. ``unpack`` raises ValueError for everything else, and for what is larger than ``LIMIT``.
+storages behind it. What may be in it: None, bool, int, float, str, list, tuple, dict, torch.Size, dtype, device,
+Ledger, GPTConfig, tensors (with their class's name, requires_grad, and the storage that they share or are a view of),
+and verdicts. ``unpack`` raises ValueError for everything else, and for what is larger than ``LIMIT``.
 
 Left out: quantized tensors, and tensors of other devices than the CPU and meta, which arrive on the CPU. In a pickle
 two tensors that share a storage do so no longer, unless they are one tensor.
@@ -172,10 +172,11 @@ class _Unpacker:
         if word in RECORDS:
             parts = [self.value(part, depth + 1) for part in rest]
             return RECORDS[word](**{field.name: part for field, part in zip(fields(RECORDS[word]), parts, strict=True)})
-        return {
+        read: dict[str, Callable] = {
             "int": _int, "bool_": numpy.bool_, "dtype": _dtype, "device": torch.device, "wrong": _wrong,
             "kept": self.still_there, "meta": self.no_numbers, "sparse": self.sparse, "tensor": self.tensor,
-        }[word](*rest)  # fmt: skip
+        }  # fmt: skip
+        return read[word](*rest)
 
     def still_there(self, number, kind, shown):
         if type(number) is not int or not NAMES.fullmatch(kind):
@@ -186,7 +187,8 @@ class _Unpacker:
         return _dressed(torch.empty(_sizes(shape), dtype=_dtype(dtype), device="meta"), grad, kind)
 
     def sparse(self, dtype, shape, grad, kind):
-        return _dressed(torch.sparse_coo_tensor(size=_sizes(shape), dtype=_dtype(dtype)), grad, kind)
+        nowhere, nothing = torch.empty(len(_sizes(shape)), 0, dtype=torch.int64), torch.empty(0, dtype=_dtype(dtype))
+        return _dressed(torch.sparse_coo_tensor(nowhere, nothing, shape), grad, kind)
 
     def tensor(self, name, shape, grad, kind, where, stride, offset):
         dtype, shape, stride, [offset, where] = _dtype(name), _sizes(shape), _sizes(stride), _sizes([offset, where])

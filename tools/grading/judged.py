@@ -54,12 +54,14 @@ class Judged(Execute):
         self.spent, self.revived, self.done = 0.0, 0, []
         self.broken: list[str] = []
         self.opened = Kernel(self._evaluate)
+        late = f"This cell had not ended after {self.timeout} seconds."
+        self.error_on_timeout = {"ename": "Stopped", "evalue": late, "traceback": [late]}
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
-        # bubblewrap ends with the thread that started it, and this one stays to the end
         alone = contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
         with alone as self.changed, box, ThreadPoolExecutor(1) as pool:
+            # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)
             self.waiting: list[Future] = []
             begun = time.monotonic()

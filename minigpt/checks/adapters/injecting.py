@@ -22,6 +22,7 @@ from minigpt.checks.adapters.merging import refused
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import given
+from minigpt.checks.probes import layers as probed
 from minigpt.checks.verdict import Wrong
 from minigpt.model import GPT, GPTConfig
 
@@ -70,7 +71,7 @@ def _layers(names, model: GPT, plain: GPT, rank: int, alpha: float, targets: Tar
         raise Wrong("named-not-adapted", f"{what}: {some} is returned, but has no adapter")
     layers: dict[str, Any] = {name: model.get_submodule(name) for name in wanted}
     for name, made in layers.items():
-        own(made, what)
+        own(probed.parts(made), what)
         if not same(made.base.weight, linears[name].weight):
             raise Wrong("base-changed", f"{what}: the weight of {name} is not what it was")
         shapes = {"lora_A": (rank, linears[name].in_features), "lora_B": (linears[name].out_features, rank)}
@@ -86,7 +87,7 @@ def _layers(names, model: GPT, plain: GPT, rank: int, alpha: float, targets: Tar
         raise Wrong("shared-adapter", f"{what}: several layers share one adapter; each needs its own")
     if model.lm_head.weight is not model.token_embedding.weight:
         raise Wrong("untied", f"{what}: the head is no longer tied to the token embedding")
-    frozen(model, {f"{name}.{part}" for name in wanted for part in ("lora_A", "lora_B")}, what)
+    frozen(probed.trained(model), {f"{name}.{part}" for name in wanted for part in ("lora_A", "lora_B")}, what)
     return layers
 
 

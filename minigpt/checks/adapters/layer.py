@@ -11,19 +11,20 @@ Left out: dropout, rsLoRA, DoRA, 4-bit bases.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import asked_first, by_hand, knows
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same
 from minigpt.checks.naming import Hints, given
+from minigpt.checks.probes import layers, unless_wrong
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
@@ -54,133 +55,110 @@ class Case(NamedTuple):
 
 def starts(cls: Callable, case: Case) -> None:
     """``cls(base, rank, alpha)``: its parts are as asked for, and its output is the base's."""
-    base, before, x = _inputs(case)
-    made = make(cls, base, case)
-    y = _forward(made, x)
-    _parts(made, base, before, case)
-    A, B = made.lora_A.detach(), made.lora_B.detach()
-    _zero(A, B, case.text)
-    close(y, before(x), f"{case.text}: the output at the start", rtol=1e-5, atol=1e-6)
-    _draws([make(cls, nn.Linear(400, 60), Case(400, 60, 50, 100)).lora_A.detach() for _ in range(2)])
+    base, x = _inputs(case)
+    with _technical():
+        said = layers.start(cls, copy.deepcopy(base), case.rank, case.alpha, x)
+    _parts(said, base, case)
+    _zero(said["lora_A"], said["lora_B"], case.text)
+    close(said["y"], base(x), f"{case.text}: the output at the start", rtol=1e-5, atol=1e-6)
+    _draws([layers.start(cls, nn.Linear(400, 60), 50, 100)["lora_A"].detach() for _ in range(2)])
 
 
 def outputs(cls: Callable, case: Case) -> None:
     """The output and all gradients, with A and B that are not zero."""
-    base, before, x = _inputs(case)
-    made = make(cls, base, case)
-    _parts(made, base, before, case)
-    A, B = fill(made)
-    mine, pull = x.clone().requires_grad_(), torch.randn(*x.shape[:-1], case.n_out)  # pull: backward starts from it
-    asked = asked_first([
-        partial(_forward, made, mine), partial(_backward, made, mine, pull), partial(_forward_merged, made, x),
-    ])  # fmt: skip
-    y = next(asked)
-    peft, theirs = peft_layer(before, case, A, B), x.clone().requires_grad_()
+    base, x = _inputs(case)
+    A, B = (values(shape) for shape in ((case.rank, case.n_in), (case.n_out, case.rank)))
+    pull = torch.randn(*x.shape[:-1], case.n_out)  # backward starts from it
+    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull)
+    _parts(said, base, case)
+    y = _given(said, "y")
+    peft, theirs = peft_layer(base, case, A, B), x.clone().requires_grad_()
     truth = peft(theirs)
-    _output(y, truth, before(x).detach().float(), x.float() @ A.T @ B.T, case)
-    if not same(mine.detach(), x):
+    _output(y, truth, base(x).detach().float(), x.float() @ A.T @ B.T, case)
+    if not same(_given(said, "x"), x):
         raise Wrong("changes-arguments", f"{case.text}: forward changes its input")
     if not y.requires_grad:
         raise Wrong("no-graph", f"{case.text}: the output has no graph, so nothing can be trained")
-    dA, dB, dx = next(asked)
+    gradients = _given(said, "gradients")
     (truth.float() * pull).sum().backward()
     lora_A, lora_B = (part["default"].weight.grad for part in (peft.lora_A, peft.lora_B))
-    _gradients((dA, dB, dx), (lora_A, lora_B, theirs.grad), pull.to(case.dtype) @ before.weight.detach(), case)
-    if made.base.weight.grad is not None:
+    _gradients(gradients, (lora_A, lora_B, theirs.grad), pull.to(case.dtype) @ base.weight.detach(), case)
+    if _given(said, "base_gradient") is not None:
         raise Wrong("base-gradient", f"{case.text}: the base's weight has a gradient; it is frozen")
     added = {"adapter-although-merged": (
         "the adapter is added all the same; forward must ask self.merged", y.detach())}  # fmt: skip
-    close(next(asked), before(x), f"{case.text}: the output where merged is True", rtol=1e-5, atol=1e-6, wrong=added)
+    close(
+        _given(said, "merged"),
+        base(x),
+        f"{case.text}: the output where merged is True",
+        rtol=1e-5,
+        atol=1e-6,
+        wrong=added,
+    )
 
 
 # ---------------------------------------------------------------- asking a layer
 
 
-def _inputs(case: Case) -> tuple[nn.Linear, nn.Linear, Tensor]:
-    """A base, a copy of it, and x (2, 5, n_in)."""
+def _inputs(case: Case) -> tuple[nn.Linear, Tensor]:
+    """A base, and x (2, 5, n_in)."""
     torch.manual_seed(case.n_in)
     base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype)
-    return base, copy.deepcopy(base), torch.randn(2, 5, case.n_in, dtype=case.dtype)
+    return base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
 
 
-def make(cls: Callable, base: nn.Linear, case: Case):
-    return by_hand(cls, base, case.rank, case.alpha, building=True, twice=False, untouched=False)
+def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
+    """Values for A or B that are not zero."""
+    draw = torch.Generator().manual_seed(seed + shape[0])
+    return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
 
 
 def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Values for A and B that are not zero; returns copies of them."""
-    generator = torch.Generator().manual_seed(seed)
+    """Fills a layer's A and B with such values; returns copies of them."""
     with torch.no_grad():
         for parameter in (made.lora_A, made.lora_B):
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / math.sqrt(parameter.shape[1]))
+            parameter.copy_(values(tuple(parameter.shape), 1000 * seed))
     return made.lora_A.detach().clone(), made.lora_B.detach().clone()
 
 
-def _forward(made, x: Tensor) -> Tensor:
-    """made(x), called twice; with a word about shapes or types that do not fit."""
+def _given(said: dict, name: str):
+    """What a probe says of ``name``. Raises the Wrong that stands in its place, with a word about shapes and types."""
+    with _technical():
+        return unless_wrong(said.get(name))
 
-    def forward(x):
-        return made(x)
 
+@contextlib.contextmanager
+def _technical() -> Iterator[None]:
     try:
-        return by_hand(forward, x, building=True, untouched=False)
+        yield
     except Wrong as verdict:
         for id, hints in TECHNICAL.items():
             verdict = explained(verdict, hints, id)
         raise verdict from None
 
 
-def _backward(made, x: Tensor, pull: Tensor) -> list[Tensor | None]:
-    """The gradients of A, B and x."""
-
-    def backward():
-        y = made(x)
-        if isinstance(y, Tensor) and y.requires_grad:
-            (y.float() * pull).sum().backward()
-
-    by_hand(backward, building=True, twice=False, none_ok=True)
-    return [made.lora_A.grad, made.lora_B.grad, x.grad]
-
-
-def _forward_merged(made, x: Tensor) -> Tensor:
-    made.merged = True
-    try:
-        return _forward(made, x)
-    finally:
-        made.merged = False
-
-
 # ---------------------------------------------------------------- judging it
 
 
-def own(made, what: str) -> None:
-    """It is a module, written here, with a base and an A and a B."""
-    if not isinstance(made, nn.Module) or "_modules" not in vars(made):  # a module that was never set up has none
+def own(said: dict, what: str) -> None:
+    """It is a module, written here, with a base and an A and a B. ``said``: its ``layers.parts``."""
+    if said["module"] is not True:
         raise Wrong("no-module", f"{what}: LoRALinear is not an nn.Module, so its parameters are not found")
-    kinds = {kind.__module__ for module in made.modules() for kind in type(module).__mro__}
-    if foreign := [name for name in kinds if name.startswith(("minigpt.", "peft."))]:
+    if foreign := [name for name in said["kinds"] if name.startswith(("minigpt.", "peft."))]:
         raise Wrong("not-your-own", f"{what}: that is the layer of {min(foreign)}; write your own")
     for name in ("lora_A", "lora_B"):
-        if not isinstance(getattr(made, name, None), Tensor):
-            raise Wrong("no-parameter", f"{what}: layer.{name} is {_what(made, name)}; an nn.Parameter is asked for")
-    if not isinstance(getattr(made, "base", None), nn.Linear):
-        raise Wrong(
-            "no-base-layer", f"{what}: layer.base is {_what(made, 'base')}; the layer that was given is asked for"
-        )
+        if not isinstance(said[name], Tensor):
+            raise Wrong("no-parameter", f"{what}: layer.{name} is {said[name]}; an nn.Parameter is asked for")
+    if said["base"]:
+        raise Wrong("no-base-layer", f"{what}: layer.base is {said['base']}; the layer that was given is asked for")
 
 
-def _what(made, name: str) -> str:
-    value = getattr(made, name, Tensor)
-    return "missing" if value is Tensor else "None" if value is None else f"of type {type(value).__name__}"
-
-
-def shaped(made, case: Case) -> None:
-    """Its A and B are float32 parameters of the right shapes."""
+def shaped(said: dict, case: Case) -> None:
+    """Its A and B are float32 parameters of the right shapes. ``said``: its ``layers.parts``."""
     what = case.text
-    own(made, what)
+    own(said, what)
     shapes = {"lora_A": (case.rank, case.n_in), "lora_B": (case.n_out, case.rank)}
-    found = {name: getattr(made, name) for name in shapes}
-    sizes = {name: tuple(value.shape) for name, value in found.items()}
+    sizes = {name: tuple(said[name].shape) for name in shapes}
     swapped = sizes["lora_A"] in (shapes["lora_B"], shapes["lora_B"][::-1])
     for name, shape in shapes.items():
         if sizes[name] != shape:
@@ -190,7 +168,7 @@ def shaped(made, case: Case) -> None:
             if sizes[name] == shape[::-1]:
                 id, turned = "transposed", "; it is transposed"
             raise Wrong(id, f"{what}: {name} has the shape {sizes[name]}, not {shape}{turned}")
-        part = found[name]
+        part = said[name]
         if not isinstance(part, nn.Parameter):
             raise Wrong(
                 "no-parameter", f"{what}: {name} is a plain tensor, which no optimizer finds; make it an nn.Parameter"
@@ -199,20 +177,20 @@ def shaped(made, case: Case) -> None:
             raise Wrong("wrong-dtype", f"{what}: {name} is {part.dtype}; adapters are float32 on any base")
 
 
-def _parts(made, base: nn.Linear, before: nn.Linear, case: Case) -> None:
+def _parts(said: dict, base: nn.Linear, case: Case) -> None:
     what = case.text
-    shaped(made, case)
-    if made.base is not base:
+    shaped(said, case)
+    if said["base_given"] is not True:
         raise Wrong("base-copied", f"{what}: layer.base is not the layer that was given; a copy costs its memory again")
-    for name, parameter in before.named_parameters():
-        if not same(getattr(base, name).detach(), parameter.detach()):
+    for name, parameter in base.named_parameters():
+        if not same(said["base_parameters"].get(name), parameter):
             raise Wrong("base-changed", f"{what}: base.{name} is changed; only the adapter is new")
-    frozen(made, {"lora_A", "lora_B"}, what)
+    frozen(said["trained"], {"lora_A", "lora_B"}, what)
 
 
-def frozen(module: nn.Module, adapters: set[str], what: str) -> None:
+def frozen(trained: Iterable[str], adapters: set[str], what: str) -> None:
     """Exactly the parameters called ``adapters`` take a gradient."""
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    trained = set(trained)
     if extra := sorted(trained - adapters):
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         verb = "still take" if more else "still takes"

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.checks.adapters.layer import Case, fill, make, peft_layer, scales, shaped
+from minigpt.checks.adapters.layer import Case, fill, peft_layer, scales, shaped
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import asked_first, by_hand, knows
 from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import given
+from minigpt.checks.probes import layers
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
@@ -34,8 +35,8 @@ class _Layer:
         torch.manual_seed(case.n_in)
         base = nn.Linear(case.n_in, case.n_out, bias=case.bias)
         self.W, self.x, self.case = base.weight.detach().clone(), torch.randn(3, case.n_in), case
-        self.made = make(cls, base, case)
-        shaped(self.made, case)
+        self.made = layers.make(cls, base, case.rank, case.alpha)
+        shaped(layers.parts(self.made), case)
         self.A, self.B = fill(self.made)
         self.what = f"a base {case.n_in} -> {case.n_out}, rank {case.rank}, alpha {case.alpha:g}"
 

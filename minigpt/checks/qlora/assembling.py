@@ -19,6 +19,7 @@ from torch import nn
 from minigpt.checks.adapters.layer import fill, frozen, scales
 from minigpt.checks.calling import call
 from minigpt.checks.comparing import close, same
+from minigpt.checks.probes.layers import trained
 from minigpt.checks.verdict import Wrong
 from minigpt.lora import LoRALinear
 from minigpt.model import GPT, GPTConfig
@@ -48,7 +49,7 @@ def assembled(assemble: Callable, case: tuple[GPTConfig, int, float], upcast: bo
         _four_bits(layer.base, plain.get_parameter(f"{name}.weight"), f"{what}: {name}")
         _adapter(layer, rank, alpha, f"{what}: {name}")
     _rest(made, plain, torch.float32 if upcast else torch.bfloat16, what)
-    frozen(made, {f"{name}.{part}" for name in names for part in ("lora_A", "lora_B")}, what)
+    frozen(trained(made), {f"{name}.{part}" for name in names for part in ("lora_A", "lora_B")}, what)
     _outputs(made, plain.float(), layers, rank, alpha, what)
 
 
