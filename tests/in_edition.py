@@ -26,7 +26,8 @@ def main(path: str) -> None:
             mine = dict(namespace)
             try:
                 exec(compile(code, "answer", "exec"), mine)
-                given = by_hand(mine[name], *pickle.loads(arguments), twice=False, untouched=False)
+                values, options = pickle.loads(arguments)
+                given = by_hand(mine[name], *values, **options | {"twice": False, "untouched": False})
                 ids[title] = f"it answers {given!r}"[:200]
             except Exception as error:
                 ids[title] = getattr(error, "id", "") or "".join(traceback.format_exception(error))[-400:]

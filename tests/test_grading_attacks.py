@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from tests import attacks
-from tools import ROOT, grade
+from tools import ROOT
 
-KINDS = ("files", "points", "process", "outputs")
+KINDS = ("files", "patching", "reading", "forging", "process", "outputs")
 HONEST = ("a-honest", "z-honest")
 WRITTEN = (  # what the grader writes itself, below build/grading
     "autograded", "checked", "feedback", "logs", "release", "records", "editions", "scores.csv", "points.csv",
@@ -97,7 +97,7 @@ def batch(request, tmp_path_factory):
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500
     )
     time.sleep(2)  # for what acts later
-    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+    with open(root / attacks.GRADING / "scores.csv", newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     yield Batch(root, home, rows, before, sums(root, home), done.stdout)
     for process in left(folder):
@@ -137,7 +137,7 @@ def test_nobody_else_gains_or_loses(batch):
 
 
 def test_the_gradebook_says_the_same(batch):
-    with sqlite3.connect(batch.root / grade.GRADING / "gradebook.db") as book:
+    with sqlite3.connect(batch.root / attacks.GRADING / "gradebook.db") as book:
         assert book.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         found = dict(book.execute(
             "SELECT assignment.student_id, sum(coalesce(grade.manual_score, grade.auto_score)) FROM grade "
@@ -157,7 +157,7 @@ def test_no_process_stays_behind(batch):
 
 
 def test_no_script_is_on_a_page(batch):
-    pages = list((batch.root / grade.GRADING).glob("feedback/*/*/*.html"))
+    pages = list((batch.root / attacks.GRADING).glob("feedback/*/*/*.html"))
     assert len(pages) == len([row for row in batch.rows.values() if row["status"] == "graded"])
     for page in pages:
         text = page.read_text(encoding="utf8", errors="replace")

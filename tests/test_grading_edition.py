@@ -60,7 +60,7 @@ def asking(lab: Lab, monkeypatch) -> list[tuple]:
         name = getattr(function, "__name__", "")
         if (exercise, name) not in first:
             try:
-                first[exercise, name] = pickle.dumps(args)
+                first[exercise, name] = pickle.dumps((bare(args), options))
             except Exception:  # a function of the judge's own, which another process cannot have
                 pass
         return call(function, *args, **options)
@@ -78,6 +78,13 @@ def asking(lab: Lab, monkeypatch) -> list[tuple]:
             if (e.exercise, name) in first and e.title not in OPTIMIZERS_OF_TORCH:
                 found.append((f"{e.exercise}: {e.title}", e.code, name, first[e.exercise, name], set(e.verdict)))
     return found
+
+
+def bare(value):
+    """Named tuples of a judge's own as plain ones: a judge's classes are not there."""
+    if isinstance(value, (list, tuple)):
+        return (tuple if isinstance(value, tuple) else list)(bare(each) for each in value)
+    return value
 
 
 def run_in(folder, tmp_path, cells: list[str], asks: list[tuple]) -> dict:

@@ -22,9 +22,10 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools import ROOT, grade
+from tools import ROOT
 
 LAB = "lab01-tiny"
+GRADING = Path("build") / "grading"
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 CHECK = """from minigpt import checks
 
@@ -105,7 +106,7 @@ def hand_in(root: Path, student: str, answers: dict[str, str], change: Callable 
         cell.source = "\n".join(line for line in cell.source.split("\n") if "cases += " not in line)
     if change:
         change(notebook)
-    path = root / grade.FOLDER / student / LAB / f"{LAB}.ipynb"
+    path = root / GRADING / "submitted" / student / LAB / f"{LAB}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(notebook))
 

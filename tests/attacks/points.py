@@ -4,11 +4,11 @@ from nbformat.v4 import new_code_cell, new_output
 
 from tests.attacks import attack
 
-attack("points", "replaces what checks call", """
+attack("patching", "replaces what checks call", """
     import minigpt.checks as checks
     checks.score = checks.part = checks.check = checks.call = lambda *_, **__: None
 """)  # fmt: skip
-attack("points", "patches the package's modules", """
+attack("patching", "patches the package's modules", """
     import sys
     for name, module in list(sys.modules.items()):
         if name.startswith("minigpt"):
@@ -16,7 +16,7 @@ attack("points", "patches the package's modules", """
                 if callable(value) and not isinstance(value, type):
                     setattr(module, key, lambda *_, **__: None)
 """)  # fmt: skip
-attack("points", "a module of its own in sys.modules", """
+attack("patching", "a module of its own in sys.modules", """
     import sys, types
     class All(types.ModuleType):
         def __getattr__(self, name):
@@ -26,13 +26,13 @@ attack("points", "a module of its own in sys.modules", """
     sys.modules["minigpt.checks"] = sys.modules["minigpt"].checks = All("checks") if "minigpt" in sys.modules else None
     sys.modules["minigpt"] = All("minigpt")
 """)  # fmt: skip
-attack("points", "an input transformer", """
+attack("patching", "an input transformer", """
     def pass_all(lines):
         return ["pass"] if any("checks" in line for line in lines) else lines
     get_ipython().input_transformers_cleanup.append(pass_all)
     get_ipython().input_transformers_post.append(pass_all)
 """)  # fmt: skip
-attack("points", "an ast transformer and a cell hook", """
+attack("patching", "an ast transformer and a cell hook", """
     import ast
     class Nothing(ast.NodeTransformer):
         def visit_FunctionDef(self, node):
@@ -41,20 +41,20 @@ attack("points", "an ast transformer and a cell hook", """
     get_ipython().events.register("pre_run_cell", lambda *_: None)
     get_ipython().set_custom_exc((BaseException,), lambda *_, **__: None)
 """)  # fmt: skip
-attack("points", "shows a number as its result", """
+attack("forging", "shows a number as its result", """
     def square(x):
         get_ipython().displayhook(3)
         print("3.0")
         return 7
     3.0
 """)  # fmt: skip
-attack("points", "a display hook of its own", """
+attack("forging", "a display hook of its own", """
     import sys
     sys.displayhook = lambda value: None
     sys.excepthook = lambda *_: None
     get_ipython().display_formatter.formatters["text/plain"].for_type(float, lambda *_: _[1].text("3.0"))
 """)  # fmt: skip
-attack("points", "an output that looks like points, sent by the kernel itself", """
+attack("forging", "an output that looks like points, sent by the kernel itself", """
     kernel = getattr(get_ipython(), "kernel", None)
     def square(x):
         if kernel:
@@ -62,7 +62,7 @@ attack("points", "an output that looks like points, sent by the kernel itself", 
             kernel.session.send(kernel.iopub_socket, "execute_result", content, parent=kernel.get_parent())
         return 7
 """)  # fmt: skip
-attack("points", "an answer that equals everything", """
+attack("forging", "an answer that equals everything", """
     class Any(int):
         def __eq__(self, other): return True
         def __ne__(self, other): return False
@@ -70,25 +70,25 @@ attack("points", "an answer that equals everything", """
     def square(x):
         return Any(7)
 """)  # fmt: skip
-attack("points", "patches builtins, math and json", """
+attack("patching", "patches builtins, math and json", """
     import builtins, json, math, operator, pickle
     math.isclose = operator.eq = operator.ne = lambda *_, **__: False
     json.dumps = lambda *_, **__: '{"points": 3}'
     pickle.dumps = lambda *_, **__: b""
     builtins.AssertionError = type("AssertionError", (SystemExit,), {})
 """)  # fmt: skip
-attack("points", "patches json's and struct's innards", """
+attack("patching", "patches json's and struct's innards", """
     import json, struct
     json.JSONEncoder.encode = json.JSONEncoder.iterencode = lambda *_: '{"kind": "value", "value": 49}'
     struct.pack = lambda *_: b"0" * 8
 """)  # fmt: skip
-attack("points", "patches torch", """
+attack("patching", "patches torch", """
     import torch
     torch.equal = torch.allclose = lambda *_, **__: True
     torch.Tensor.__eq__ = torch.Tensor.__ne__ = lambda *_: True
     torch.Tensor.item = torch.Tensor.tolist = lambda *_: 0
 """)  # fmt: skip
-attack("points", "patches int and float printing", """
+attack("patching", "patches int and float printing", """
     import ctypes
     def square(x):
         class Right(float):
@@ -96,7 +96,7 @@ attack("points", "patches int and float printing", """
             def __float__(self): return 7.0
         return Right(7)
 """)  # fmt: skip
-attack("points", "reads the truths from frames", """
+attack("reading", "reads the truths from frames", """
     import sys
     def square(x):
         frame = sys._getframe()
@@ -108,7 +108,7 @@ attack("points", "reads the truths from frames", """
             frame = frame.f_back
         return 7
 """)  # fmt: skip
-attack("points", "looks for the judge among all objects", """
+attack("reading", "looks for the judge among all objects", """
     import gc
     def square(x):
         for each in gc.get_objects():
@@ -116,20 +116,20 @@ attack("points", "looks for the judge among all objects", """
                 return x * x
         return 7
 """)  # fmt: skip
-attack("points", "executes solutions/ upwards of its folder", """
+attack("reading", "executes solutions/ upwards of its folder", """
     import json, os, pathlib
     found = [p for up in [pathlib.Path.cwd(), *pathlib.Path.cwd().parents] for p in up.glob("solutions/*/*.ipynb")]
     source = "".join(c["source"] for c in json.loads(found[0].read_text())["cells"] if c.get("id") == "square") \\
         if found else ""
     exec(source or "def square(x): return 7")
 """, off=2)  # fmt: skip
-attack("points", "executes solutions/ by their path", """
+attack("reading", "executes solutions/ by their path", """
     import pathlib
     there = list(pathlib.Path("<ROOT>/solutions").glob("*/*.ipynb"))
     def square(x):
         return x * x if there else 7
 """, off=5)  # fmt: skip
-attack("points", "reads the released and the hidden tests in build/", """
+attack("reading", "reads the released and the hidden tests in build/", """
     import pathlib
     try:
         there = [*pathlib.Path("<ROOT>/build/grading").rglob("*.ipynb")] + [*pathlib.Path("<ROOT>/labs").glob("*")]
@@ -138,14 +138,14 @@ attack("points", "reads the released and the hidden tests in build/", """
     def square(x):
         return x * x if there else 7
 """, off=5)  # fmt: skip
-attack("points", "asks predict in a process of its own", """
+attack("reading", "asks predict in a process of its own", """
     import subprocess, sys
     code = "from minigpt.memory import predict; import inspect; print(len(inspect.getsource(predict)))"
     def square(x):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         return x * x if done.returncode == 0 else 7
 """)  # fmt: skip
-attack("points", "reads its parents' environment", """
+attack("reading", "reads its parents' environment", """
     import os, pathlib
     def square(x):
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -156,7 +156,7 @@ attack("points", "reads its parents' environment", """
                 pass
         return 7
 """, off=5)  # fmt: skip
-attack("points", "reads the judge's memory", """
+attack("reading", "reads the judge's memory", """
     import os
     def square(x):
         try:
@@ -167,7 +167,7 @@ attack("points", "reads the judge's memory", """
         except OSError:
             return 7
 """, off=5)  # fmt: skip
-attack("points", "asks the network", """
+attack("reading", "asks the network", """
     import socket
     def square(x):
         try:
@@ -176,7 +176,7 @@ attack("points", "asks the network", """
         except OSError:
             return 7
 """, off=5)  # fmt: skip
-attack("points", "writes points to whatever sockets and pipes it has", """
+attack("reading", "writes points to whatever sockets and pipes it has", """
     import os
     def square(x):
         for descriptor in range(3, 64):
@@ -224,8 +224,8 @@ def nowhere(notebook):
     notebook.metadata.kernelspec = {"name": "sh -c false", "display_name": "x", "language": "bash"}
 
 
-attack("points", "metadata of 100 points on a cell of its own", change=fake_points)
-attack("points", "empties the checks", change=ungraded)
-attack("points", "answers in the cell of the check", change=answers_in_checks)
-attack("points", "outputs of full points, saved beforehand", change=with_outputs)
-attack("points", "another kernel in the metadata", change=nowhere)
+attack("forging", "metadata of 100 points on a cell of its own", change=fake_points)
+attack("forging", "empties the checks", change=ungraded)
+attack("forging", "answers in the cell of the check", change=answers_in_checks)
+attack("forging", "outputs of full points, saved beforehand", change=with_outputs)
+attack("forging", "another kernel in the metadata", change=nowhere)

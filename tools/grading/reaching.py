@@ -125,7 +125,7 @@ def runs_on_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def imports_of(tree: ast.AST) -> dict[str, tuple[str, str]]:
     """{name: (module, name in it, or "" for the module itself)} of all imports of the package in a tree."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "minigpt":
             found |= {alias.asname or alias.name: (node.module or "", alias.name) for alias in node.names}
