@@ -19,7 +19,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
-from minigpt.checks.answers import Answer, Channel
+from minigpt.checks.answers import Channel, Kept, value
 from minigpt.checks.process import Process
 from minigpt.checks.verdict import Wrong
 from tools.grading.box import Box
@@ -86,14 +86,19 @@ class Closed:
 
 
 class Both(Channel):
-    """Answers in the closed process, all other values in the notebook's kernel."""
+    """Answers in the closed process; other values are in the notebook's kernel, and plain ones are handed over."""
 
     def __init__(self, closed: Closed, opened: Channel) -> None:
         self.closed, self.opened = closed, opened
 
-    def answer(self, name: str) -> Answer:
+    def answer(self, name: str):
         if name not in self.closed.answers:
-            return self.opened.answer(name)
+            there = self.opened.answer(name)
+            try:
+                made = value(there)
+            except Wrong:  # too large, or no value
+                return there
+            return there if isinstance(made, Kept) else made
         try:
             return self.closed.process.answer(name)
         except Wrong as wrong:
