@@ -8,7 +8,7 @@
 So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
 It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. Behind a
 ``*`` stand the earlier answers that it ``needs``: they are asked where something is wrong, and one may be missing. In a
-judge, which runs a check where the student's code is not, all of them are stand-ins (``answers.elsewhere``).
+judge, which runs a check where the student's code is not, answers are stand-ins (``answers.elsewhere``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def check(judge: Callable[..., Points | None]) -> Points | None:
     where a name has no value yet, and where somebody stops the check.
     """
     names, notebook = inspect.signature(judge).parameters, judge.__globals__
-    answers = {
+    given = {
         name: find_earlier(name, notebook) if one.kind is one.KEYWORD_ONLY else find(name, notebook)
         for name, one in names.items()
     }
     try:
-        points = judge(**answers)
+        points = judge(**given)
     except KeyboardInterrupt:
         raise Wrong("stopped", "the check was stopped before it had judged the answer") from None
     interactive = sys.modules.get("IPython")
@@ -57,4 +57,7 @@ def find_earlier(name: str, notebook: dict):
     def missing(*_, **__):
         find(name, notebook)
 
-    return notebook.get(name, missing)
+    try:
+        return find(name, notebook)
+    except Wrong:
+        return missing

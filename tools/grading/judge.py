@@ -1,0 +1,129 @@
+"""A check cell, executed where no student's code runs: the course's own text of it.
+
+    namespace = prepared(lab)                     what the lab's parameters and setup cells make, here
+    verdict = judge(cell, namespace, channel)     the answers that the check looks at are those behind ``channel``
+    verdict.outputs                               an error, a number as the result, or neither: as nbgrader reads them
+
+A check has a function whose parameters name the answers (``minigpt.checks.cell``). One without, of plain asserts, has
+functions in the place of the names that it does not know, and these are called where the answers are.
+
+Left out: a limit on what the checks themselves take.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import io
+import traceback
+from dataclasses import dataclass, field
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+
+from minigpt.checks import answers, calling
+from minigpt.checks.verdict import Points, Wrong
+
+SHARED = {"parameters", "setup"}  # the tags of cells that a check may use the names of
+
+
+@dataclass
+class Verdict:
+    """``points``: 0.0 for a check that failed, None for all of them. ``broken``: why, where the check itself failed."""
+
+    points: float | None
+    wrong: Wrong | None = None
+    outputs: list[NotebookNode] = field(default_factory=list)
+    broken: str = ""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self.wrong.ids if self.wrong else frozenset()
+
+    def better(self, other: Verdict) -> bool:
+        return self.points is None and other.points is not None or (self.points or 0) > (other.points or 0)
+
+
+def shared(cells: list[NotebookNode]) -> list[NotebookNode]:
+    return [cell for cell in cells if cell.cell_type == "code" and SHARED & {*cell.metadata.get("tags", [])}]
+
+
+def prepared(cells: list[NotebookNode]) -> dict:
+    """The namespace of a lab's checks. Raises ValueError where one of its own cells fails."""
+    namespace: dict = {"__name__": "checks_of_the_lab"}
+    for cell in shared(cells):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(cell.source, f"<{cell.id}>", "exec"), namespace)
+        except Exception as error:
+            raise ValueError(f"the lab's own cell {cell.id} fails: {type(error).__name__}: {error}") from None
+    return namespace
+
+
+def judge(cell: NotebookNode, namespace: dict, channel: answers.Channel) -> Verdict:
+    """Execute a check; whatever happens in it, there is a verdict."""
+    said = io.StringIO()
+    space = dict(namespace)  # what one check leaves behind is not there for the next
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()), answers.elsewhere(channel):
+            result = _execute(cell, space, channel)
+    except AssertionError as error:
+        wrong = error if isinstance(error, Wrong) else Wrong("required", str(error) or "an assertion does not hold")
+        return Verdict(0.0, wrong, [*_stream(said), _error(wrong)])
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()  # into the log
+        broken = f"the check {_name(cell)} itself failed with {type(error).__name__}: {error}"
+        return Verdict(0.0, None, [*_stream(said), _error(Wrong("broken-check", broken))], broken)
+    if result is None:
+        return Verdict(None, None, _stream(said))
+    number = new_output("execute_result", data={"text/plain": repr(float(result))}, execution_count=None)
+    return Verdict(float(result), getattr(result, "verdict", None), [*_stream(said), number])
+
+
+def _execute(cell: NotebookNode, space: dict, channel: answers.Channel) -> float | None:
+    """The points that the check gives, or None for all of them."""
+    tree = ast.parse(cell.source)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    if not functions:
+        for name in sorted(_unknown(tree, space)):
+            given = channel.answer(name)
+            space[name] = Called(name, given.channel) if isinstance(given, answers.Elsewhere) else given
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, f"<{_name(cell)}>", "exec"), space)
+    value = eval(compile(ast.Expression(last.value), f"<{_name(cell)}>", "eval"), space) if last else None
+    given = [space.get(each.name) for each in functions] + [value]
+    points = [each for each in given if isinstance(each, (Points, float, int)) and not isinstance(each, bool)]
+    return min(points, default=None)
+
+
+class Called(answers.Answer):
+    """An answer that is called as it stands."""
+
+    def __call__(self, *args, **options):
+        return calling.call(self, *args, **options)
+
+
+def _unknown(tree: ast.Module, space: dict) -> set[str]:
+    """The names that a cell reads, and that neither it nor ``space`` has."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+    return {node.id for node in names} - bound - {*space} - {*dir(builtins)}
+
+
+def _name(cell: NotebookNode) -> str:
+    return cell.metadata.get("nbgrader", {}).get("grade_id") or cell.id
+
+
+def _stream(said: io.StringIO) -> list[NotebookNode]:
+    return [new_output("stream", name="stdout", text=said.getvalue())] if said.getvalue() else []
+
+
+def _error(wrong: Wrong) -> NotebookNode:
+    return new_output("error", ename="Wrong", evalue=str(wrong), traceback=wrong._render_traceback_())
