@@ -145,8 +145,8 @@ if os.fork() == 0:
 
 def test_what_forked_twice_is_ended_and_files_come_back(places):
     root, home = places
-    before = sums(root, home)
-    with untouched.untouched(root, home) as notes:
+    before, notes = sums(root, home), list[str]()
+    with untouched.untouched(root, home, notes):
         subprocess.run([sys.executable, "-c", HIDES], check=True)
         overwrite(root, home)
         if sys.platform == "linux":

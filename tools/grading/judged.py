@@ -33,6 +33,7 @@ from tools.grading.untouched import untouched
 SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing is kept
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
 REVIVED = 5  # times that one submission gets a new kernel
+NOTES: list[str] = []  # what there is to say of the submission that this process graded last, a sentence each
 AGAIN = "An earlier part has not passed, so this one was judged with the course's own earlier answers."
 
 
@@ -59,8 +60,8 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
-        alone = contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
-        with alone as self.changed, box, ThreadPoolExecutor(1) as pool:
+        alone = contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
+        with alone, box, ThreadPoolExecutor(1) as pool:
             # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)
             self.waiting: list[Future] = []
@@ -71,6 +72,7 @@ class Judged(Execute):
                 return super().preprocess(nb, resources, km)
             finally:
                 self.closed.close()
+                NOTES[:] = self.broken
 
     def _close(self, box: Box) -> Closed:
         """Takes seconds, for its imports, while the kernel and the judge have theirs."""
