@@ -126,6 +126,12 @@ class Judged(Execute):
         except (CellTimeoutError, TimeoutError):
             cell.outputs.append(_stopped("This cell could not be stopped. The cells after it ran without it."))
             self._revive()
+        except Exception as error:  # jupyter's client trusts a kernel to speak as kernels do
+            print(f"the kernel speaks no more: {type(error).__name__}: {error}", file=sys.stderr)
+            cell.outputs.append(
+                _stopped("This cell broke the kernel. The cells after it ran in a new one, without it.")
+            )
+            self._revive()
         finally:
             self.spent += time.monotonic() - begun
 
