@@ -60,7 +60,7 @@ formgrader: $(READY) ## open JupyterLab at the repository, with nbgrader's pages
 colab: $(READY) ## make notebooks that carry the package, for Colab, in build/colab/
 	$(BIN)/python -m tools.colab $(ARGS)
 
-doctor: $(READY) ## look at Python, packages, GPU, disk and memory
+doctor: $(READY) ## look at Python, packages, GPU, disk, memory, and bubblewrap for grading
 	$(BIN)/python -m tools.doctor
 
 base: $(READY) ## train the small base model that ships with the package

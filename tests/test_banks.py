@@ -147,14 +147,18 @@ def double(x):
 
 from minigpt import checks
 
-def twice(answer, x):
-    checks.integer(checks.call(answer, x), 2 * x, f"twice {x}", slips={"once": ("x is counted once", -x)})
 
-cases = [2]
-### BEGIN HIDDEN TESTS
-cases += [3]
-### END HIDDEN TESTS
-checks.score("double doubles", checks.part(2, twice, double, each=cases), checks.part(1, twice, double, each=[0]))
+@checks.check
+def check_double(double):
+    def twice(answer, x):
+        checks.integer(checks.call(answer, x), 2 * x, f"twice {x}", slips={"once": ("x is counted once", -x)})
+
+    cases = [2]
+    ### BEGIN HIDDEN TESTS
+    cases += [3]
+    ### END HIDDEN TESTS
+    doubles, zero = checks.part(2, twice, double, each=cases), checks.part(1, twice, double, each=[0])
+    return checks.score("double doubles", doubles, zero)
 ```
 """
 BANK = """\

@@ -22,6 +22,27 @@ REFUSALS = {
     "a mark scheme outside": ("\n### BEGIN MARK SCHEME\nx\n### END MARK SCHEME\n", "MARK SCHEME region outside"),
     "an open region": (EXERCISE.replace("### END SOLUTION", "") + CHECK, "1 BEGIN SOLUTION and 0 END SOLUTION"),
     "no check": (EXERCISE, "'double': an exercise without a check"),
+    "a check with a value at its top": (
+        EXERCISE + CHECK.replace("\n\n@checks", "\nright = 4\n\n@checks"),
+        "'check-double': a check cell is `from minigpt import checks` and one function below it",
+    ),
+    "a check with another import": (EXERCISE + CHECK.replace("import checks", "import checks, model"), "one function"),
+    "a check that nobody runs": (EXERCISE + CHECK.replace("@checks.check\n", ""), "check_double needs @checks.check"),
+    "a check of another name": (
+        EXERCISE + CHECK.replace("f check_d", "f test_d"),
+        "its function is test_double; it is",
+    ),
+    "a check with a default": (EXERCISE + CHECK.replace("(double)", "(double=3)"), "none has a default"),
+    "a check of everything": (EXERCISE + CHECK.replace("(double)", "(*double)"), "none is *args or **kwargs"),
+    "a check of nothing": (EXERCISE + CHECK.replace("(double)", "()"), "check_double has no parameter"),
+    "a check without an end": (
+        EXERCISE + CHECK.replace("with checks.judging", "with open"),
+        "ends in `return checks.score(...)`",
+    ),
+    "a check that stays": (
+        EXERCISE + CHECK.replace("    with ", "    global right\n    with "),
+        "check_double has a global",
+    ),
     "a check too late": (EXERCISE + TWO + CHECK, "'double': an exercise without a check"),
     "no points": (EXERCISE + CHECK.replace(":points: 2\n", ""), "'check-double': points is None"),
     "half points": (EXERCISE + CHECK.replace(": 2\n", ": 0.5\n"), "points is 0.5"),

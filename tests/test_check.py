@@ -26,15 +26,18 @@ LAB = (
 
 from minigpt import checks
 
-def squares(answer):
-    if answer(3) != 9:
-        raise checks.Wrong("not-squared", "3 becomes another number than 9. Look again.")
 
-def floats(answer):
-    if answer(1.5) != 2.25:
-        raise checks.Wrong("not-a-float", "1.5 is lost. Look again.")
+@checks.check
+def check_square(square):
+    def squares(answer):
+        if answer(3) != 9:
+            raise checks.Wrong("not-squared", "3 becomes another number than 9. Look again.")
 
-checks.score("square is right", checks.part(1, squares, square), checks.part(2, floats, square))
+    def floats(answer):
+        if answer(1.5) != 2.25:
+            raise checks.Wrong("not-a-float", "1.5 is lost. Look again.")
+
+    return checks.score("square is right", checks.part(1, squares, square), checks.part(2, floats, square))
 ```
 """
     + TASK

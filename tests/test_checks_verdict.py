@@ -78,8 +78,6 @@ def test_an_earlier_part_that_passes_or_is_not_asked_is_not_named(capsys):
     with refuses("late", "^late is wrong$"):
         checks.score("all is right", says("late"), needs=lambda: {"part 1": says(points=0)})
     assert checks.score("all is right", says(), needs=lambda: 1 / 0) is None  # a right answer asks for nothing
-    with refuses("earlier-part+late", "there is no outputs; run the cells above"):
-        checks.score("all is right", says("late"), needs=lambda: {"part 1": outputs})  # noqa: F821
 
 
 def test_the_check_of_a_run_ends_in_a_verdict_whatever_it_meets(capsys):
@@ -145,12 +143,14 @@ def test_a_mistake_that_one_part_has_named_is_not_told_again(capsys):
         checks.score("", part(1, "raises-keyerror"), part(2, "raises-keyerror"))
 
 
+CELL = "from minigpt import checks\n@checks.check\ndef check_it({}):\n    "
 RUN_TOO_EARLY = {  # a cell, and what it shows where count_minigpt is not defined; None: as Python shows it
-    "from minigpt import checks\nchecks.score('', checks.part(1, print, count_minigpt))":
+    CELL.format("count_minigpt") + "1 / 0":
+        "Wrong: there is no count_minigpt yet: run the cells above this one, in order",
+    CELL.format("*, count_minigpt") + "checks.score('', checks.part(1, checks.call, count_minigpt))":
         "Wrong: there is no count_minigpt yet: run the cells above this one, in order",
     "count_minigpt(3)": None,
-    "def f():\n    return count_minigpt\n# checks.score(\nf()": None,
-    "raise KeyboardInterrupt  # checks.score(": "Wrong: the check was stopped before it had judged the answer",
+    CELL.format("") + "raise KeyboardInterrupt": "Wrong: the check was stopped before it had judged the answer",
 }  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def told(tmp_path_factory):
     (files / "given.txt").write_text("given")
     (other / "secret.txt").write_text("secret")
     places = {
-        "solutions": ROOT / "solutions", "course": "/course", "secret": other / "secret.txt", "home": Path.home() / ".bashrc",
-        "given": "/box/given.txt", "passwords": "/etc/passwd",
+        "solutions": ROOT / "solutions", "course": "/course", "secret": other / "secret.txt",
+        "home": Path.home() / ".bashrc", "given": "/box/given.txt", "passwords": "/etc/passwd",
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as server:
         patch.setenv("THE_GRADERS", "own")

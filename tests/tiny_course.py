@@ -28,10 +28,16 @@ CHECK = """
 :tags: [check]
 :points: 2
 
-assert double(2) == 4
-### BEGIN HIDDEN TESTS
-assert double(3) == 6  # the secret test
-### END HIDDEN TESTS
+from minigpt import checks
+
+
+@checks.check
+def check_double(double):
+    with checks.judging("double doubles"):
+        assert double(2) == 4
+        ### BEGIN HIDDEN TESTS
+        assert double(3) == 6  # the secret test
+        ### END HIDDEN TESTS
 ```
 """
 TASK = """

@@ -5,7 +5,6 @@ Left out: what nbgrader does with the notebook around it; tests/test_grade.py ru
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import os
@@ -88,7 +87,8 @@ class Lab:
                 exec(compile(code, f"{exercise} answer", "exec"), namespace)
                 said.seek(0), said.truncate()  # a student sees what a check cell writes
                 check = self.checks[exercise] if hidden else HIDDEN.sub("", self.checks[exercise])
-                given = _value(check, self.check_names[exercise], namespace)
+                exec(compile(check, "check", "exec"), namespace)
+                given = namespace[self.check_names[exercise].replace("-", "_")]
             except Wrong as verdict:
                 return Outcome(0, verdict, stderr=said.getvalue())
             except (Exception, SystemExit) as error:  # an answer may exit, too
@@ -99,18 +99,6 @@ class Lab:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _value(source: str, name: str, namespace: dict):
-    """What a check cell comes to: the value that its function's name has, or of its last line if that is one."""
-    tree = ast.parse(source, "check")
-    last = tree.body[-1]
-    if isinstance(last, ast.Expr):
-        del tree.body[-1]
-    exec(compile(tree, "check", "exec"), namespace)
-    if isinstance(last, ast.Expr):
-        return eval(compile(ast.Expression(last.value), "check", "eval"), namespace)
-    return namespace.get(name.replace("-", "_"))
 
 
 def _say(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from collections import Counter
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_markdown_cell
 
+from tools import check_form
 from tools.opening import FOLDED
 
 GRADED = {"exercise": "code", "check": "code", "task": "markdown"}  # tag -> the kind of cell it marks
@@ -65,6 +66,9 @@ def expand(cells: list, notebook: str, *, graded: bool) -> list:
             cell.metadata["nbgrader"] = _nbgrader(kind, name, points)
         if kind == "task":  # the task itself is locked: the student writes below it
             out.append(new_markdown_cell("*Your answer:*", id=f"{name}-answer"))
+    for cell in out:
+        if _kind(cell) == "check":
+            check_form.refuse_other_forms(cell.id, cell.source)
     _check_order(out)
     return out
 

@@ -74,10 +74,22 @@ def machine() -> list[tuple[str, str]]:
     return [*lines, (OK if ram >= RAM_GB else WARN, f"RAM: {ram:.1f} GB on {os.cpu_count()} cores")]
 
 
+def sandbox() -> tuple[str, str]:
+    """Whether `make grade` can shut students' code in; only who grades needs that."""
+    try:
+        from tools.grading.box import missing  # which asks psutil
+    except ImportError as error:
+        return WARN, f"bubblewrap: unknown, for {error.name} is missing"
+    why = missing()
+    return (
+        (WARN, f"{why}: `make grade` does not shut students' code in") if why else (OK, "bubblewrap, for `make grade`")
+    )
+
+
 def main() -> int:
     lines = [python()]
     if lines[0][0] == OK:  # an older one cannot read pyproject.toml
-        lines += [*packages(), *gpu(), *machine()]
+        lines += [*packages(), *gpu(), *machine(), sandbox()]
     for level, fact in lines:
         print(f"[{level}]".ljust(7), fact)
     return 1 if any(level == FAIL for level, _ in lines) else 0

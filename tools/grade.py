@@ -8,7 +8,8 @@
 One process a submission (tools/grade_one.py). Each submission ends in a stated result: graded; waiting for a person
 (written answers); or failed, with the reason. Exit code 0: all graded or waiting; 1: some failed; 2: nothing to grade.
 
-Left out: shutting students' code in. It runs with the rights of whoever grades; grade strangers in a container.
+Students' code runs in a box (tools/grading/box.py), and its checks are judged outside. Without bubblewrap it has the
+rights of whoever grades: grade strangers in a container.
 """
 
 from __future__ import annotations

@@ -35,10 +35,12 @@ from minigpt.checks.calling import call
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import plain
 from minigpt.checks.frames import Ended, Pipe
+from minigpt.checks.guards import NoKernels
 from minigpt.checks.verdict import Wrong
 
 MEMORY = 2**33  # bytes of addresses that a child may use, torch's own included
 LIMIT = 2**31  # bytes of a request
+PARENT_DEATH_SIGNAL, DUMPABLE = 1, 4  # of Linux' prctl
 SPARE = 2**20  # bytes that a message has beside the value in it
 _kept: list = []
 
@@ -136,12 +138,15 @@ class Child:
                 self.pid, self.status = 0, status
         return bool(self.pid)
 
-    def exchange(self, kind: bytes, data: bytes, seconds: float) -> tuple[bytes, bytes]:
-        """(kind, data) of what it replies; (b"e", why) where it has ended."""
+    def exchange(self, kind: bytes, number: int, data: bytes, seconds: float) -> tuple[bytes, bytes]:
+        """(kind, data) of what it replies; else why it has ended: it died (e), is late (l), or replied unasked (u)."""
         try:
-            self.pipe.send(kind, data, within=seconds)
-            kind, _, data = self.pipe.receive(seconds)
-            return kind, data
+            self.pipe.send(kind, number, data, within=seconds)
+            said, replied, _, data = self.pipe.receive(seconds)
+            if (said, replied) == (kind, number):
+                return kind, data
+            self.end()
+            return b"u", b""
         except Ended as error:
             soon = time.monotonic() + 0.5 * (not error.late)  # its end of the socket closes before it is gone
             while (alive := self._alive()) and time.monotonic() < soon:
@@ -173,18 +178,24 @@ def _limit(parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most < 0 else min(MEMORY, most), most))
+    _control(DUMPABLE, 1)
+    _control(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _control(option: int, value: int) -> None:
+    """Linux' prctl; nothing elsewhere."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # Linux: PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _answer(shell, pipe: Pipe) -> None:
     """The child's life. Ends with an error of ``pipe``: then the parent is gone."""
     while True:
-        kind, _, data = pipe.receive()
+        kind, number, _, data = pipe.receive()
         reply = _run(shell, data.decode()).encode() if kind == b"c" else serve(data, shell.user_ns)
-        pipe.send(kind, reply)
+        pipe.send(kind, number, reply)
 
 
 def main() -> None:
@@ -194,14 +205,17 @@ def main() -> None:
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     os.close(nothing)
+    _control(DUMPABLE, 0)  # so a child without privileges cannot open what this process has open
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
     if seconds := os.environ.get("ANSWER_SECONDS"):
         calling.SECONDS = int(seconds)
+    with NoKernels():  # torch imports much at its first use: here, and not in every child
+        torch.nn.Linear(1, 1)(torch.zeros(1))
     pipe, shell, child = Pipe(requests, replies, LIMIT), _shell(), None
     sys.stdout = sys.stderr = open(os.devnull, "w")
     while True:
         try:
-            kind, seconds_left, data = pipe.receive()
+            kind, number, limit, data = pipe.receive()
         except Ended:
             break
         reply = b""
@@ -217,10 +231,10 @@ def main() -> None:
         elif child is None:
             kind, reply = b"e", b"there is no child"
         else:
-            kind, reply = child.exchange(kind, data, seconds_left)
-            if kind in b"el":
+            kind, reply = child.exchange(kind, number, data, limit)
+            if kind in b"elu":
                 child = None
-        pipe.send(kind, reply)
+        pipe.send(kind, number, reply)
     if child:
         child.end()
 

@@ -59,12 +59,16 @@ class Channel:
         """What the process replies; ``about``: what the request names. Raises Wrong where it does not."""
         raise NotImplementedError
 
+    def anew(self) -> None:
+        """Forgets what answers have done to their process, where that can be."""
+
     def ask(self, do: str, *what, name: str = "the answer"):
         """What ``answering.DOES[do](*what)`` gives there. Raises Wrong, also for a reply that is none."""
         reply = self.exchange(wire.send((do, *what)), tuple(within(what)))
         try:
             said = wire.unpack(reply, self._kept)
         except ValueError as error:
+            self.anew()  # who sends such a reply may have sent another one
             raise Wrong("broken-reply", f"{name}: what came back from it cannot be read: {str(error)[:200]}") from None
         if isinstance(said, Wrong):
             raise said

@@ -6,8 +6,9 @@
         return checks.score("count_minigpt agrees with the meter", checks.part(3, counts, count_minigpt, each=cases))
 
 So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
-It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. In a
-judge, which runs a check where the student's code is not, they are stand-ins (``answers.elsewhere``).
+It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. Behind a
+``*`` stand the earlier answers that it ``needs``: they are asked where something is wrong, and one may be missing. In a
+judge, which runs a check where the student's code is not, answers are stand-ins (``answers.elsewhere``).
 """
 
 from __future__ import annotations
@@ -21,13 +22,20 @@ from minigpt.checks.verdict import Points, Wrong
 
 
 def check(judge: Callable[..., Points | None]) -> Points | None:
-    """``judge(*answers)``, with the notebook's own values of the names that it asks for; returns what it returns.
+    """``judge``, with the notebook's own values of the names that it asks for; returns what it returns.
 
     Points that are not all of them are shown as the cell's value, which is where nbgrader reads them. Raises Wrong
-    where a name has no value yet.
+    where a name has no value yet, and where somebody stops the check.
     """
-    names = inspect.signature(judge).parameters
-    points = judge(*[find(name, judge.__globals__) for name in names])
+    names, notebook = inspect.signature(judge).parameters, judge.__globals__
+    given = {
+        name: find_earlier(name, notebook) if one.kind is one.KEYWORD_ONLY else find(name, notebook)
+        for name, one in names.items()
+    }
+    try:
+        points = judge(**given)
+    except KeyboardInterrupt:
+        raise Wrong("stopped", "the check was stopped before it had judged the answer") from None
     interactive = sys.modules.get("IPython")
     if points is not None and interactive and interactive.get_ipython():
         sys.displayhook(points)
@@ -41,3 +49,15 @@ def find(name: str, notebook: dict):
     if name not in notebook:
         raise Wrong("not-run", f"there is no {name} yet: run the cells above this one, in order")
     return notebook[name]
+
+
+def find_earlier(name: str, notebook: dict):
+    """An earlier answer; where there is none, a function that says so when it is called."""
+
+    def missing(*_, **__):
+        find(name, notebook)
+
+    try:
+        return find(name, notebook)
+    except Wrong:
+        return missing

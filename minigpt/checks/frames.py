@@ -1,4 +1,8 @@
-"""Messages over a pair of file descriptors, with a time limit: a letter, seconds, a length, and so many bytes."""
+"""Messages over a pair of file descriptors, with a time limit.
+
+Each is a letter, a number, seconds, a length, and so many bytes. A reply has its request's number, so that one that
+somebody has typed in before is told from the one that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import select
 import struct
 import time
 
-HEAD = struct.Struct(">cdQ")
+HEAD = struct.Struct(">cQdQ")
 CHUNK = 2**16
 
 
@@ -26,9 +30,9 @@ class Pipe:
         self.reads, self.writes, self.limit, self.alive = reads, writes, limit, alive
         os.set_blocking(writes, False)
 
-    def send(self, kind: bytes, data: bytes = b"", seconds: float = 0.0, within: float = 60.0) -> None:
+    def send(self, kind: bytes, number: int, data: bytes = b"", seconds: float = 0.0, within: float = 60.0) -> None:
         """Raises Ended where the other side has not taken it ``within`` so many seconds."""
-        end, left = time.monotonic() + within, memoryview(HEAD.pack(kind, seconds, len(data)) + data)
+        end, left = time.monotonic() + within, memoryview(HEAD.pack(kind, number, seconds, len(data)) + data)
         while left:
             try:
                 left = left[os.write(self.writes, left[:CHUNK]) :]
@@ -37,13 +41,13 @@ class Pipe:
             except OSError as error:
                 raise Ended(str(error)) from None
 
-    def receive(self, within: float | None = None) -> tuple[bytes, float, bytes]:
-        """(kind, seconds, data); without a limit it waits for ever."""
+    def receive(self, within: float | None = None) -> tuple[bytes, int, float, bytes]:
+        """(kind, number, seconds, data); without a limit it waits for ever."""
         end = None if within is None else time.monotonic() + within
-        kind, seconds, length = HEAD.unpack(self._read(HEAD.size, end))
+        kind, number, seconds, length = HEAD.unpack(self._read(HEAD.size, end))
         if length > self.limit:
             raise Ended("a reply that is too large")
-        return kind, seconds, self._read(length, end)
+        return kind, number, seconds, self._read(length, end)
 
     def _read(self, length: int, end: float | None) -> bytes:
         data = bytearray()

@@ -46,7 +46,7 @@ class Process(Channel):
         self._ended: dict[tuple, Wrong] = {}  # what was asked when a child ended, and the verdict of that
         self._process: subprocess.Popen | None = None
         self._pipe: Pipe | None = None
-        self._child = False
+        self._child, self._number = False, 0
 
     def __enter__(self) -> Process:
         return self
@@ -86,6 +86,9 @@ class Process(Channel):
             self._ended[asked] = Wrong(wrong.id, f"{names} {wrong}")
             raise self._ended[asked] from None
 
+    def anew(self) -> None:
+        self._child = False
+
     def close(self) -> None:
         process, self._process, self._pipe, self._child = self._process, None, None, False
         if process:
@@ -116,37 +119,47 @@ class Process(Channel):
 
     def _reply(self, kind: bytes, data: bytes) -> bytes:
         """The child's reply. Raises Wrong where the child has ended."""
-        self._replay()
-        said, reply = self._say(kind, data, self.seconds)
-        if said == kind:
-            return reply
-        self._child = False
+        while True:
+            anew = self._replay()
+            said, reply = self._say(kind, data, self.seconds)
+            if said == kind:
+                return reply
+            self._child = False
+            if said != b"u" or anew and not self._cells:
+                break
+            if anew:  # what replies unasked was typed in by who ran last; if that was an answer, it is gone now
+                self._cells.pop()
         if said == b"l":
             raise Wrong("does-not-end", f"had not ended after {self.seconds:.0f} seconds; does a loop never end?")
         how = reply.decode(errors="replace")[:100]
         more = ": did it ask for more memory than there is?" if how == "signal 9" else ""
         raise Wrong("ends-program", f"ends the process that it runs in ({how}){more}")
 
-    def _replay(self) -> None:
-        """There is a child, in which all cells have run."""
+    def _replay(self) -> bool:
+        """There is a child, in which all cells have run. Whether it is a new one."""
         if self._process is None:
             self._start()
-        if not self._child:
+        anew = not self._child
+        while not self._child:
             self._say(b"f", b"", START)
             self._child = True
-            for cell in list(self._cells):
+            for i, cell in enumerate(self._cells):
                 said, _ = self._say(b"c", cell.encode(), self.seconds)
-                if said != b"c":  # it has run before: so this time it depends on luck
-                    self._cells.remove(cell)
+                if said != b"c":  # it has run before, so this time it depends on luck
+                    del self._cells[max(i - (said == b"u"), 0)]
                     self._child = False
-                    return self._replay()
+                    break
+        return anew
 
     def _say(self, kind: bytes, data: bytes, seconds: float) -> tuple[bytes, bytes]:
         """What the process replies. Raises Wrong where the process itself has ended, and lets it start anew."""
         assert self._pipe
         try:
-            self._pipe.send(kind, data, seconds, within=seconds + 10)
-            said, _, reply = self._pipe.receive(seconds + 10)
+            self._number += 1
+            self._pipe.send(kind, self._number, data, seconds, within=seconds + 10)
+            said, number, _, reply = self._pipe.receive(seconds + 10)
+            if number != self._number:
+                raise Ended("it replies unasked")
             return said, reply
         except Ended as error:
             self.close()

@@ -3,7 +3,7 @@
     raise Wrong("gib-for-gb", "nano: off by exactly 1.0737: GiB where GB was asked")
     score("pack and unpack are right", part(1, packs, pack, each=sizes), part(1, unpacks, unpack, each=sizes))
 
-``score`` is the last line of a check cell. What a cell comes to nbgrader takes for the points: an error for none, a
+``score`` is the last line of a check. What its cell comes to nbgrader takes for the points: an error for none, a
 number for so many, no value for all of them. Parts are bound to what they call before the first answer runs.
 
     score("...", part(2, injects, inject, each=cases), needs=lambda: {"part 1": part(0, outputs, LoRALinear, each=few)})
@@ -135,14 +135,11 @@ def _together(verdicts: list[tuple[str, str]]) -> Wrong:
 
 def _earlier(needs: Needs | None) -> list[tuple[str, str]]:
     """(id, sentence) of the first earlier part that is wrong, if one is."""
-    try:
-        for name, each in needs().items() if needs else ():
-            try:
-                each.judge()
-            except Wrong as wrong:
-                return [("earlier-part", f"{name} has not passed yet: {wrong}\nThis may follow from it:")]
-    except NameError as error:
-        return [("earlier-part", f"an earlier part has not passed yet: there is no {error.name}; run the cells above")]
+    for name, each in needs().items() if needs else ():
+        try:
+            each.judge()
+        except Wrong as wrong:
+            return [("earlier-part", f"{name} has not passed yet: {wrong}\nThis may follow from it:")]
     return []
 
 
@@ -150,7 +147,7 @@ def _earlier(needs: Needs | None) -> list[tuple[str, str]]:
 def judging(sentence: str, needs: Needs | None = None) -> Iterator[None]:
     """Around the check of a run, which compares and asserts by itself: prints ``sentence`` if all of it is right.
 
-    An ``assert`` in it, and a name that no cell has given a value, are verdicts too, without a traceback.
+    An ``assert`` in it is a verdict too, and so is a name that a function of the notebook looks for and does not find.
     """
     try:
         yield

@@ -52,8 +52,8 @@ class _Sender(pickle.Pickler):
         return getattr(type(obj), "by_name", lambda _: None)(obj)
 
     def reducer_override(self, obj):
-        module = getattr(obj, "__module__", "") if isinstance(obj, type) or callable(obj) else ""
-        if str(module).startswith("minigpt.checks."):
+        module = str(getattr(obj, "__module__", "")) if callable(obj) else ""
+        if module.startswith("minigpt.checks.") and not module.startswith("minigpt.checks.probes."):
             raise ValueError(f"{obj!r} is the judge's own, and cannot be sent to an answer; hand over plain values")
         return NotImplemented
 
@@ -127,13 +127,12 @@ class _Packer:
     def tensor(self, value: Tensor):
         kind, grad = type(value).__name__, value.requires_grad
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-            bare = Tensor.as_subclass(Tensor.detach(value), Tensor)
-            dtype, shape = str(bare.dtype)[6:], list(bare.shape)
-            if bare.is_meta or bare.layout != torch.strided:
-                return ["meta" if bare.is_meta else "sparse", dtype, shape, grad, kind]
-            if bare.is_quantized:
+            dtype, shape = str(value.dtype)[6:], list(value.shape)
+            if value.is_meta or value.layout != torch.strided:
+                return ["meta" if value.is_meta else "sparse", dtype, shape, grad, kind]
+            if value.is_quantized:
                 return self.kept(value)
-            bare = bare.cpu().resolve_conj().resolve_neg()
+            bare = Tensor.as_subclass(Tensor.detach(value), Tensor).cpu().resolve_conj().resolve_neg()
             storage = bare.untyped_storage()
             self.storages.setdefault(storage._cdata, storage)
             where = list(self.storages).index(storage._cdata)
@@ -188,7 +187,7 @@ class _Unpacker:
 
     def sparse(self, dtype, shape, grad, kind):
         nowhere, nothing = torch.empty(len(_sizes(shape)), 0, dtype=torch.int64), torch.empty(0, dtype=_dtype(dtype))
-        return _dressed(torch.sparse_coo_tensor(nowhere, nothing, shape), grad, kind)
+        return _dressed(torch.sparse_coo_tensor(nowhere, nothing, shape, check_invariants=True), grad, kind)
 
     def tensor(self, name, shape, grad, kind, where, stride, offset):
         dtype, shape, stride, [offset, where] = _dtype(name), _sizes(shape), _sizes(stride), _sizes([offset, where])

@@ -147,8 +147,7 @@ class Box:
         for path, how in sorted(mounts.items(), key=lambda each: len(each[0].parts)):  # what lies below comes after
             words += [*how, str(path)]
         words += ["--chdir", "/box"]
-        for path in ("/dev", "/"):
-            words += ["--remount-ro", path]
+        words += ["--remount-ro", "/dev", "--remount-ro", "/"]
         for name, value in self._inner("/student", "/tmp", "/course").items():
             words += ["--setenv", name, value]
         return words

@@ -60,7 +60,9 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
-        alone = contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
+        alone: contextlib.AbstractContextManager[None] = (
+            contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
+        )
         with alone, box, ThreadPoolExecutor(1) as pool:
             # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)

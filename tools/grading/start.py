@@ -18,8 +18,9 @@ def main(options: dict, program: list) -> None:
         with open(file, "w") as group:
             group.write(str(os.getpid()))
     if "copy" in options:
-        shutil.copytree(*options["copy"], dirs_exist_ok=True, symlinks=True)
-        for folder, _, files in os.walk(options["copy"][1]):
+        given, to = options["copy"]
+        shutil.copytree(given, to, dirs_exist_ok=True, symlinks=True)
+        for folder, _, files in os.walk(to):
             for path in (folder, *(os.path.join(folder, file) for file in files)):
                 if not os.path.islink(path):
                     os.chmod(path, 0o700)  # whoever may do what with the originals

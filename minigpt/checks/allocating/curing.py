@@ -18,6 +18,7 @@ from minigpt.checks.allocating import asking, running  # noqa: F401  closes the 
 from minigpt.checks.calling import first_sentence
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import show
+from minigpt.checks.probes import allocating
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.plan import TrainingPlan
 from minigpt.model import GPTConfig
@@ -84,15 +85,7 @@ def empties(empty_once: Callable, case: Case) -> None:
     if True not in table.values() or table[tuple(lengths)]:
         raise RuntimeError(f"{case}: the run fits as it comes, or no empty_cache makes it fit")
 
-    def fits(run):
-        """Whether a run goes through."""
-        if tuple(run) not in table:
-            raise Wrong(
-                "other-run", f"fits({show(run)}): the steps as they come, with 'empty_cache' once, is asked for"
-            )
-        return table[tuple(run)]
-
-    mine = by_hand(empty_once, lengths, fits)
+    mine = allocating.chosen(empty_once, lengths, [(list(run), goes) for run, goes in table.items()])
     if not isinstance(mine, (list, tuple)):
         raise Wrong("wrong-type", f"empty_once: {show(mine)}; a list is asked for: lengths, and 'empty_cache'")
     count = sum(each == "empty_cache" for each in mine)

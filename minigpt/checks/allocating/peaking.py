@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from minigpt.checks.allocating import asking, running  # noqa: F401  closes the book
-from minigpt.checks.allocating.running import Event
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import buckets
 from minigpt.checks.naming import Hints
+from minigpt.checks.probes.allocating import Event
 from minigpt.memory.predicted.allocator import Options
 
 knows(__name__)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from minigpt.checks.allocating import asking  # noqa: F401  closes the book
 from minigpt.checks.allocating.flawed import FLAWS, Flawed
-from minigpt.checks.allocating.following import START, Seen, follow, low_device
-from minigpt.checks.allocating.running import Event
-from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.closing import knows
+from minigpt.checks.probes import allocating, unless_wrong
+from minigpt.checks.probes.allocating import START, Event, Seen, follow
 from minigpt.checks.verdict import Wrong
-from minigpt.memory.predicted.allocator import Allocator
+from minigpt.memory.predicted.allocator import Allocator, Device
 from minigpt.memory.predicted.allocator.blocks import FREE
 from minigpt.memory.units import KIB, MIB
 
@@ -25,18 +25,15 @@ knows(__name__)
 
 
 def places(allocate: Callable, free: Callable, events: Sequence[Event]) -> None:
-    mine: list[Seen] = []
-    fault = None
-    try:
-        by_hand(_named(follow, allocate, free, events, mine), twice=False, none_ok=True)
-    except Wrong as verdict:
-        fault = verdict
+    said = allocating.places(allocate, free, events)
+    mine = [Seen(*each) for each in said["seen"]]
     right = true_trace(events)
     at = next((i for i, (a, b) in enumerate(zip(mine, right)) if a != b), None)
     if at is not None:
         _explain(events, mine, right, at)
-    if fault is not None:
-        raise fault
+    unless_wrong(said["fault"])
+    if len(mine) != len(right):
+        raise Wrong("broken-reply", f"of {len(right)} events {len(mine)} are told of")
 
 
 def requests(seed: int, count: int, frees: bool = True) -> list[Event]:
@@ -58,17 +55,10 @@ def requests(seed: int, count: int, frees: bool = True) -> list[Event]:
 # ---------------------------------------------------------------- what happens
 
 
-def _named(follow: Callable, *given) -> Callable:
-    def run():
-        follow(*given)
-
-    run.__name__ = "allocate or free"
-    return run
-
-
 def true_trace(events: Sequence[Event]) -> list[Seen]:
     """What each event comes to in the course's allocator."""
-    device = low_device()
+    device = Device()
+    device.lowest = START
     allocator, live, told = Allocator(device=device), {}, []
     for event in events:
         before, block = set(allocator.segments), None

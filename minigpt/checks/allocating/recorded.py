@@ -7,7 +7,7 @@ The two of 8,519,680 bytes are cuBLAS's workspaces.
 
 from __future__ import annotations
 
-from minigpt.checks.allocating.running import Event
+from minigpt.checks.probes.allocating import Event
 
 SCORES, ROW, WORKSPACE = 536_870_912, 2_097_152, 8_519_680  # 8 x 4096 x 4096 and 8 x 4096 x 16 in float32
 #: A size is a request; -n frees the block of request n, counted from 0.

@@ -13,21 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
-from typing import NamedTuple
 
+from minigpt.checks.probes.allocating import Event
 from minigpt.memory.engine.graph import BORN, DEAD, OPTIMIZER, Record
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, Options, OutOfMemoryError
 from minigpt.memory.predicted.reserved import history
 from minigpt.memory.predicted.run import run
-
-
-class Event(NamedTuple):
-    """``action`` is "born" or "died"; ``key`` is one storage's number, and ``nbytes`` what it asks for."""
-
-    action: str
-    key: int
-    nbytes: int
 
 
 def training(model, plan: TrainingPlan) -> list[Event]:

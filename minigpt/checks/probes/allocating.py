@@ -1,6 +1,7 @@
-"""Events through a student's allocator, and what each came to. It runs while the answer does, so it tells no truth.
+"""Events through a student's allocator, and a run that a student chooses by trying others.
 
-follow(allocate, free, events, seen)      ``seen`` grows by a ``Seen`` for each event
+places(allocate, free, events)       what each event came to, as far as it went, and the Wrong that stopped it
+chosen(empty_once, lengths, goes)    what ``empty_once(lengths, fits)`` gives, where ``fits`` knows these runs
 """
 
 from __future__ import annotations
@@ -8,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from minigpt.checks.allocating.running import Event
+from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import show, whole
+from minigpt.checks.probes import probe, tried
 from minigpt.checks.verdict import Wrong
-from minigpt.memory.predicted.allocator import Device
 
+ALIGNED = 1 << 21  # bytes: where a segment can begin
 START = 1 << 40  # the first segment ends here, and each lies right below the one before
+
+
+class Event(NamedTuple):
+    """``action`` is "born" or "died"; ``key`` is one storage's number, and ``nbytes`` what it asks for."""
+
+    action: str
+    key: int
+    nbytes: int
 
 
 class Seen(NamedTuple):
@@ -24,19 +34,48 @@ class Seen(NamedTuple):
     blocks: tuple[tuple[int, int, bool], ...]
 
 
+@probe
+def places(allocate: Callable, free: Callable, events: Sequence[Event]) -> dict:
+    seen: list[Seen] = []
+
+    def run():
+        follow(allocate, free, events, seen)
+
+    run.__name__ = "allocate or free"
+    return {"fault": tried(by_hand, run, twice=False, none_ok=True), "seen": seen}
+
+
+@probe
+def chosen(empty_once: Callable, lengths: list[int], goes: Sequence[tuple[list, bool]]):
+    """``goes``: runs, and whether each goes through."""
+    table = {tuple(run): fits for run, fits in goes}
+
+    def fits(run):
+        """Whether a run goes through."""
+        if tuple(run) not in table:
+            raise Wrong(
+                "other-run", f"fits({show(run)}): the steps as they come, with 'empty_cache' once, is asked for"
+            )
+        return table[tuple(run)]
+
+    return by_hand(empty_once, lengths, fits)
+
+
 def follow(allocate: Callable, free: Callable, events: Sequence[Event], seen: list[Seen]) -> None:
-    """Every event through an answer; what it came to goes to ``seen``."""
-    device = low_device()
+    """Every event through an allocator; what it came to goes to ``seen``."""
+    lowest = START
     blocks: list[dict] = []
     live: dict[int, Any] = {}
     taken: list[int] = []
 
     def take(size):
+        nonlocal lowest
         size = whole(size, "device(size)")
         if size < 1:
             raise Wrong("segment-size", f"device({size:,}): a segment has at least 2 MiB")
         taken.append(size)
-        return device.malloc(size)
+        lowest = (lowest - size) // ALIGNED * ALIGNED
+        return lowest
 
     for event in events:
         taken.clear()
@@ -54,10 +93,3 @@ def follow(allocate: Callable, free: Callable, events: Sequence[Event], seen: li
 def _plain(block: Mapping) -> tuple[int, int, bool]:
     """(address, size, free)."""
     return whole(block["address"], "an address"), whole(block["size"], "a size"), True if block["free"] else False
-
-
-def low_device() -> Device:
-    """A device whose first segment ends at ``START``."""
-    device = Device()
-    device.lowest = START
-    return device
