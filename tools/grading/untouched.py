@@ -128,7 +128,7 @@ class Kept:
     """What lies at these places, and below them."""
 
     def __init__(self, places: Iterable[Path]) -> None:
-        self.places = [Path(os.path.abspath(place)) for place in places]
+        self.places = [first_missing(Path(os.path.abspath(place))) for place in places]
         self.seen: dict[Path, Seen] = {}
         self.take(self.places)
 
@@ -189,6 +189,13 @@ class Kept:
         os.chmod(path, stat.S_IMODE(known.mode))
         if seen := look(path):
             self.seen[path] = seen if seen.same(known) else known
+
+
+def first_missing(place: Path) -> Path:
+    """``place``, or the first folder on the way to it that is not there, and is not to be there afterwards either."""
+    while not os.path.lexists(place.parent):
+        place = place.parent
+    return place
 
 
 def below(place: Path) -> Iterator[Path]:
