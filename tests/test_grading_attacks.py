@@ -27,7 +27,7 @@ KINDS = ("files", "patching", "reading", "forging", "process", "outputs")
 HONEST = ("a-honest", "z-honest")
 WRITTEN = (  # what the grader writes itself, below build/grading
     "autograded", "checked", "feedback", "logs", "release", "records", "editions", "scores.csv", "points.csv",
-    "changes.csv", "moodle.csv", "gradebook.db", ".nbgrader.log",
+    "changes.csv", "moodle.csv", "gradebook.db", ".nbgrader.log", ".lock",
 )  # fmt: skip
 MINE = (  # what Jupyter and matplotlib keep in a home folder
     ".cache", ".local/share/jupyter/nbsignatures.db", ".local/share/jupyter/notebook_secret",

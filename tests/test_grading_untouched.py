@@ -63,6 +63,8 @@ def remove(root, home):
 def add(root, home):
     (home / ".ipython/profile_default/startup/00.py").write_text("1/0")
     (home / ".jupyter").mkdir()
+    (home / ".config" / "matplotlib").mkdir(parents=True)
+    (home / ".config" / "matplotlib" / "matplotlibrc").write_text("backend: nothing")
     (home / ".jupyter" / "nbgrader_config.py").write_text("raise SystemExit")
     (root / "sitecustomize.py").write_text("raise SystemExit")
     (root / "build/grading/submitted/x/lab01-a").mkdir(parents=True)
@@ -145,8 +147,8 @@ if os.fork() == 0:
 
 def test_what_forked_twice_is_ended_and_files_come_back(places):
     root, home = places
-    before = sums(root, home)
-    with untouched.untouched(root, home) as notes:
+    before, notes = sums(root, home), list[str]()
+    with untouched.untouched(root, home, notes):
         subprocess.run([sys.executable, "-c", HIDES], check=True)
         overwrite(root, home)
         if sys.platform == "linux":

@@ -10,7 +10,7 @@ import ast
 
 from minigpt.checks import Points, Wrong, answers
 from minigpt.checks.process import Process
-from tools.bank_lab import HIDDEN, Lab, Outcome, _aside, _say, _value
+from tools.bank_lab import HIDDEN, Lab, Outcome, _aside, _say
 
 
 class Apart(Lab):
@@ -39,7 +39,8 @@ class Apart(Lab):
                 for source in [*self._first(), *(source for source in before if source not in solutions)]:
                     exec(compile(source, "set-up", "exec"), namespace)
                 said.seek(0), said.truncate()
-                given = _value(check, self.check_names[exercise], namespace)
+                exec(compile(check, "check", "exec"), namespace)
+                given = namespace[self.check_names[exercise].replace("-", "_")]
             except Wrong as verdict:
                 return Outcome(0, verdict, stderr=said.getvalue())
             except (Exception, SystemExit) as error:

@@ -33,6 +33,7 @@ from tools.grading.untouched import untouched
 SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing is kept
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
 REVIVED = 5  # times that one submission gets a new kernel
+NOTES: list[str] = []  # what there is to say of the submission that this process graded last, a sentence each
 AGAIN = "An earlier part has not passed, so this one was judged with the course's own earlier answers."
 
 
@@ -59,10 +60,10 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
-        alone: contextlib.AbstractContextManager[list[str]] = (
-            contextlib.nullcontext([]) if self.boxed else untouched(Path(self.course), Path.home())
+        alone: contextlib.AbstractContextManager[None] = (
+            contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
         )
-        with alone as self.changed, box, ThreadPoolExecutor(1) as pool:
+        with alone, box, ThreadPoolExecutor(1) as pool:
             # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)
             self.waiting: list[Future] = []
@@ -73,6 +74,7 @@ class Judged(Execute):
                 return super().preprocess(nb, resources, km)
             finally:
                 self.closed.close()
+                NOTES[:] = self.broken
 
     def _close(self, box: Box) -> Closed:
         """Takes seconds, for its imports, while the kernel and the judge have theirs."""
@@ -125,6 +127,12 @@ class Judged(Execute):
             self._revive()
         except (CellTimeoutError, TimeoutError):
             cell.outputs.append(_stopped("This cell could not be stopped. The cells after it ran without it."))
+            self._revive()
+        except Exception as error:  # jupyter's client trusts a kernel to speak as kernels do
+            print(f"the kernel speaks no more: {type(error).__name__}: {error}", file=sys.stderr)
+            cell.outputs.append(
+                _stopped("This cell broke the kernel. The cells after it ran in a new one, without it.")
+            )
             self._revive()
         finally:
             self.spent += time.monotonic() - begun

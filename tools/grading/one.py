@@ -3,7 +3,7 @@
     grade(root, lab, student, sandbox)     what went wrong in a sentence, or None
 
 ``python -m tools.grading.one ROOT LAB STUDENT [--sandbox=...]`` does the same: its last line on standard output is
-JSON, {"problem": sentence or null}; the log, with the seconds of each step, is on standard error.
+JSON, {"problem": sentence or null, "notes": sentences}; the log, with the seconds of each step, is on standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbgrader.apps import NbGraderAPI
 
 from tools.grade_one import last_error, settings
 from tools.grading.box import CHOICES, held, not_held
-from tools.grading.judged import Judged
+from tools.grading.judged import NOTES, Judged
 
 AFTER = [  # as nbgrader has them after Execute
     nb.IgnorePattern, ClearMetadataPreprocessor, nb.LimitOutput, nb.SaveAutoGrades, nb.AssignLatePenalties,
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         problem = grade(args.root.resolve(), args.lab, args.student, args.sandbox)
     except ValueError as error:
         problem = str(error)
-    print(json.dumps({"problem": problem}))
+    print(json.dumps({"problem": problem, "notes": NOTES}))
     return 1 if problem else 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,7 @@ for _each in (
     setattr(Refuses, f"__{_each}__", _use)
 
 
-class Missing:
+class Missing(Loader):
     """The finder and loader of modules that are not there, below these packages."""
 
     def __init__(self, packages: Sequence[str]) -> None:

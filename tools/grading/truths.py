@@ -38,13 +38,13 @@ def known(checks: list[str]) -> Known:
     if done.returncode:
         raise ValueError(f"the lab's checks cannot be imported: {(done.stderr.strip() or 'no reason given')[-300:]}")
     said = json.loads(done.stdout.splitlines()[-1])
-    pairs = (tuple((module, name) for module, name in said[kind]) for kind in ("truths", "records"))
-    return Known(*pairs, probes=tuple(said["probes"]))
+    truths, records = (tuple((module, name) for module, name in said[kind]) for kind in ("truths", "records"))
+    return Known(truths, records, tuple(said["probes"]))
 
 
 def imports(cells: list[str]) -> list[str]:
     """The statements in these cells, wherever they stand, that import from minigpt.checks; each once."""
-    found = {}
+    found: dict[str, None] = {}
     for node in (node for cell in cells for node in ast.walk(ast.parse(cell))):
         names = [getattr(node, "module", "") or "", *(alias.name for alias in getattr(node, "names", []))]
         if isinstance(node, (ast.Import, ast.ImportFrom)) and any(name.startswith("minigpt.checks") for name in names):

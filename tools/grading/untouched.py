@@ -1,8 +1,8 @@
 """What a submission must leave alone, looked at before and after it, and put back where it differs.
 
-    with untouched(root, home) as notes:      around what runs of a submission, before its points are written
-        ...
-    notes                                     what had changed, a sentence each; it is as it was again
+    with untouched(root, home, notes): ...    around what runs of a submission, before its points are written
+
+In ``notes`` is then what had changed, a sentence each. It is as it was again.
 
     kept = Kept(places); kept.restore()       the same in steps; kept.take(places): as they are now, from now on
 
@@ -75,12 +75,12 @@ def watched(root: Path, home: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def untouched(root: Path, home: Path) -> Iterator[list[str]]:
-    """Around a submission's code: afterwards its processes are gone, and everything is as it was. Yields the notes."""
-    kept, notes, before = Kept(watched(root, home)), list[str](), set(children())
+def untouched(root: Path, home: Path, notes: list[str]) -> Iterator[None]:
+    """Around a submission's code: afterwards its processes are gone, and everything is as it was; ``notes`` say it."""
+    kept, before = Kept(watched(root, home)), set(children())
     adopts = adopt(True)
     try:
-        yield notes
+        yield
     finally:
         end([process for process in children() if process not in before])
         if adopts:
@@ -128,7 +128,7 @@ class Kept:
     """What lies at these places, and below them."""
 
     def __init__(self, places: Iterable[Path]) -> None:
-        self.places = [Path(os.path.abspath(place)) for place in places]
+        self.places = [first_missing(Path(os.path.abspath(place))) for place in places]
         self.seen: dict[Path, Seen] = {}
         self.take(self.places)
 
@@ -189,6 +189,13 @@ class Kept:
         os.chmod(path, stat.S_IMODE(known.mode))
         if seen := look(path):
             self.seen[path] = seen if seen.same(known) else known
+
+
+def first_missing(place: Path) -> Path:
+    """``place``, or the first folder on the way to it that is not there, and is not to be there afterwards either."""
+    while not os.path.lexists(place.parent):
+        place = place.parent
+    return place
 
 
 def below(place: Path) -> Iterator[Path]:
