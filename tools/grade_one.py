@@ -1,13 +1,7 @@
-"""One submission, graded by nbgrader in a process of its own: ``python -m tools.grade_one ROOT LAB STUDENT``.
-
-tools/grade.py starts this file, so that a submission which kills its process, hangs or breaks nbgrader costs no
-other student anything. The last line on standard output is JSON: {"problem": sentence or null}; the log is on
-standard error.
-"""
+"""One submission, executed and graded by nbgrader, and the settings for it. tools/grading/worker.py calls this."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -18,6 +12,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 GRADING = Path("build") / "grading"
+PATIENCE = 60  # seconds to wait until another process has written
 
 
 def settings(root: Path) -> Config:
@@ -36,22 +31,21 @@ def settings(root: Path) -> Config:
         raise ValueError(f"{root / 'nbgrader_config.py'}: {type(error).__name__}: {error}") from None
     config.CourseDirectory.submitted_directory = str(GRADING / "checked")
     config.CourseDirectory.release_directory = str(GRADING / "release")
+    # Several processes write to the gradebook; by itself SQLite gives up after 5 seconds.
+    config.CourseDirectory.db_url += f"?timeout={PATIENCE}"
     return config
 
 
 def grade(root: Path, lab: str, student: str) -> str | None:
-    """Autograde and write feedback. Returns what went wrong in a sentence, or None."""
-    api = NbGraderAPI(config=settings(root))
-    answer = api.autograde(lab, student, force=True, create=True)
+    """Autograde. Returns what went wrong in a sentence, or None."""
+    answer = NbGraderAPI(config=settings(root)).autograde(lab, student, force=True, create=True)
     print(answer.get("log", ""), answer.get("error", ""), file=sys.stderr)
-    if not answer["success"]:
-        log = answer.get("log", "") + str(answer.get("error", ""))
-        if "DeadKernelError" in log or "Kernel died" in log:
-            return "its code ended the kernel (out of memory, killed, or os._exit), so nothing could be graded"
-        return f"nbgrader could not grade it: {last_error(log)}"
-    answer = api.generate_feedback(lab, student, force=True)
-    print(answer.get("log", ""), answer.get("error", ""), file=sys.stderr)
-    return None if answer["success"] else f"graded, but without feedback: {last_error(answer.get('log', ''))}"
+    if answer["success"]:
+        return None
+    log = answer.get("log", "") + str(answer.get("error", ""))
+    if "DeadKernelError" in log or "Kernel died" in log:
+        return "its code ended the kernel (out of memory, killed, or os._exit), so nothing could be graded"
+    return f"nbgrader could not grade it: {last_error(log)}"
 
 
 def last_error(log: str) -> str:
@@ -59,7 +53,3 @@ def last_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (errors or lines or ["no reason given"])[-1][:200]
-
-
-if __name__ == "__main__":
-    print(json.dumps({"problem": grade(Path(sys.argv[1]), sys.argv[2], sys.argv[3])}))
