@@ -9,69 +9,64 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
+from multiprocessing import connection, forkserver, get_context, resource_tracker
+from multiprocessing.process import BaseProcess
 
+from tools.grading.stop import deaf
 from tools.grading.worker import Task, work
 from tools.supervise import kill_tree
 
 LOOK = 0.25  # seconds between two looks at the clock, and at whether to stop
 PRELOADED = ["tools.grading.worker"]  # with all that it imports
-LIMIT = "stopped after {:g} minutes"
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A process at work on a task. ``until`` is on the monotonic clock, in seconds."""
 
     task: Task
-    process: object
+    process: BaseProcess
     answer: connection.Connection
     until: float
-    minutes: float
     said: dict = field(default_factory=dict)
 
-    def finished(self) -> bool:
+    def finished(self, minutes: float) -> bool:
         """Whether it has come to its end, which is then in ``said``."""
         if self.answer.poll():
             try:
                 self.said = self.answer.recv()
             except (EOFError, OSError):
-                code = self.process.join(5) or self.process.exitcode  # type: ignore[attr-defined]
-                how = (
-                    f"with code {code}"
-                    if code is None or code >= 0
-                    else f"by signal {-code} (killed, or out of memory)"
-                )
+                self.process.join(5)
+                code = self.process.exitcode or 0
+                how = f"by signal {-code}: killed, or out of memory" if code < 0 else f"with code {code}"
                 self.said = {"problem": f"the process that graded it ended {how}", "died": True}
         elif time.monotonic() > self.until:
-            self.said = {"problem": LIMIT.format(self.minutes), "limit": self.minutes}
+            self.said = {"problem": f"stopped after {minutes:g} minutes", "limit": minutes}
         return bool(self.said)
 
     def end(self) -> None:
         """Also what it started ends."""
-        if self.process.pid:  # type: ignore[attr-defined]
-            kill_tree(self.process.pid)  # type: ignore[attr-defined]
-        self.process.join(5)  # type: ignore[attr-defined]
+        if self.process.pid:
+            kill_tree(self.process.pid)
+        self.process.join(5)
         self.answer.close()
 
 
 def run(
-    tasks: list[Task], jobs: int, minutes: float, stopping: Callable[[], bool] = lambda: False
+    tasks: list[Task], jobs: int, minutes: float, stopping: Callable[[], bool] = lambda: False, work: Callable = work
 ) -> Iterator[tuple[Task, dict]]:
-    """Each task and what became of it, as they finish; at most ``jobs`` run at a time, each for so many minutes.
+    """Each task and what ``work`` answered, as they finish; at most ``jobs`` run at a time, each for so many minutes.
 
     Ends early where ``stopping()`` is true. What still runs then is ended and not told of.
     """
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     left = list(reversed(tasks))
     running: list[Running] = []
     try:
         while (left or running) and not stopping():
-            while left and len(running) < jobs:
-                running.append(_start(context, left.pop(), minutes))
+            while left and len(running) < jobs and not stopping():
+                running.append(_start(left.pop(), minutes, work))
             connection.wait([each.answer for each in running], LOOK)
-            for each in [each for each in running if each.finished()]:
+            for each in [each for each in running if each.finished(minutes)]:
                 each.end()
                 running.remove(each)
                 yield each.task, each.said
@@ -80,9 +75,26 @@ def run(
             each.end()
 
 
-def _start(context, task: Task, minutes: float) -> Running:
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(task, theirs), daemon=False)
-    process.start()
-    theirs.close()  # so that its end is seen here as the end of the file
-    return Running(task, process, mine, time.monotonic() + 60 * minutes, minutes)
+def _start(task: Task, minutes: float, work: Callable) -> Running:
+    context = get_context("forkserver")
+    for tries in (1, 2):
+        _serve()
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=work, args=(task, theirs))
+        try:
+            process.start()
+        except (EOFError, ConnectionError):  # somebody ended the server; the next try starts a new one
+            if tries == 2:
+                raise OSError("no process can be started: the one that they are forked from ends at once") from None
+            continue
+        theirs.close()  # so that its end is seen here as the end of the file
+        break
+    return Running(task, process, mine, time.monotonic() + 60 * minutes)
+
+
+def _serve() -> None:
+    """Start the server, if it does not run, deaf to Ctrl-C from its first moment on."""
+    forkserver.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # the server starts it, and it would end the deafness
+    with deaf():
+        forkserver.ensure_running()

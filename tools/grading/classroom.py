@@ -48,6 +48,7 @@ class Classroom:
     def __init__(self, root: Path, stopping: Callable[[], bool] = lambda: False) -> None:
         settings(root)  # a broken course is said once, not for each submission
         self.root, self.stopping = root, stopping
+        gradebook.begin(root)
         loaded = {pair: load(root, *pair) for pair in submitted(root)}
         self.grades: dict[Pair, Grade] = {pair: grade for pair, grade in loaded.items() if grade}
         self.graded: list[Grade] = []
@@ -67,10 +68,13 @@ class Classroom:
         for pair in due:  # an earlier record stays until the new one is there, but is not finished any more
             if old := self.grades.get(pair):
                 save(self.root, replace(old, stamp=""))
+        self.left = len(due)
         released = self._release(sorted({lab for _, lab in due}))
         tasks = []
         for pair in due:
-            where, old = released[pair[1]], self.grades.get(pair)
+            where, old = released.get(pair[1]), self.grades.get(pair)
+            if where is None:  # stopped
+                continue
             if isinstance(where, Path):
                 same = old is not None and old.files == new[pair].files
                 tasks.append(Task(self.root, *pair, where, args.with_hidden, same))
@@ -103,7 +107,7 @@ class Classroom:
 
     def _run(self, tasks: list[Task], args: argparse.Namespace):
         """batch.run, with what is left on the screen, where there is one."""
-        self.left = len(tasks)
+        self.left = max(self.left, len(tasks))
         with tqdm(total=len(tasks), unit="submission", dynamic_ncols=True, disable=None) as bar:
             for done in batch.run(tasks, args.jobs, args.minutes, self.stopping):
                 yield done
@@ -118,6 +122,8 @@ class Classroom:
     def _release(self, labs: list[str]) -> dict[str, Path | ValueError]:
         made: dict[str, Path | ValueError] = {}
         for lab in labs:
+            if self.stopping():
+                break
             try:
                 made[lab] = gradebook.release(self.root, lab)
             except ValueError as error:
@@ -127,7 +133,7 @@ class Classroom:
     def _keep(self, grade: Grade) -> None:
         """One more is finished: its record, then the tables, so that a stop at any moment finds both whole."""
         old = self.grades.get((grade.student, grade.lab))
-        if old:
+        if old and old.exercises:
             grade.after(old)
         save(self.root, grade)
         self.grades[grade.student, grade.lab] = grade

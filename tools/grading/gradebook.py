@@ -16,10 +16,17 @@ from nbgrader.utils import is_grade, is_task
 
 from tools.grade_one import GRADING, last_error, settings
 from tools.grading.grades import Exercise, Grade
+from tools.grading.stop import deaf
 
 
 def opened(root: Path) -> Gradebook:
     return Gradebook(settings(root).CourseDirectory.db_url)
+
+
+def begin(root: Path) -> None:
+    """Make the gradebook, if there is none. nbgrader starts a program for that, which Ctrl-C would end half-way."""
+    with deaf():
+        opened(root).close()
 
 
 def release(root: Path, lab: str) -> Path:

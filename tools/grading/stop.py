@@ -37,6 +37,16 @@ class Stop:
 
 
 @contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """A process that is started in here never hears Ctrl-C; this one hears it afterwards."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Only one batch at a time in a folder. Raises ValueError for the second one."""
     import fcntl  # Windows has none

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ class Task:
 def work(task: Task, answer: connection.Connection) -> None:
     """Do it, and answer {"exercises": [...], "notes": [...], "problem": sentence or None}."""
     os.setsid()  # Ctrl-C in the terminal is for the process that asked
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a kernel inherits this, and is interrupted by it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
