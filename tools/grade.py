@@ -73,6 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"grade: stopped; {work.left} left. What is finished is kept: the same command goes on.", file=sys.stderr)
         return 130
     print(tables.shown(done))
+    if took := [grade.seconds for grade in work.graded if grade.seconds]:
+        print(f"{len(took)} graded, in {min(took):.0f} to {max(took):.0f} seconds each, {args.jobs} at a time")
     if changed := tables.shown_changes(work.graded):
         print(f"Points that this changed, old -> new:\n{changed}")
     print(f"Scores, points, moodle.csv, changes.csv and feedback/ are in {GRADING}")

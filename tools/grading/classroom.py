@@ -86,7 +86,7 @@ class Classroom:
             problem = said.get("problem")
             grade.exercises = [Exercise(**each) for each in said.get("exercises", [])]
             grade.notes = [*([problem] if problem else []), *said.get("notes", [])]
-            grade.limit = said.get("limit")
+            grade.limit, grade.seconds = said.get("limit"), said.get("seconds")
             self._keep(replace(grade, stamp="") if said.get("died") else grade)
         self._write()
         return [self.grades[pair] for pair in pairs if pair in self.grades]

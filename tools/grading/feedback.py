@@ -7,6 +7,7 @@ runs (clean.py). Comments that were written in formgrader stand below their answ
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from pathlib import Path
@@ -71,7 +72,6 @@ class FeedbackExporter(OfflineExporter):
         """After nbgrader has put in scores and comments, and before the template prints anything."""
         nb, resources = super()._preprocess(nb, resources)
         self.rows, part = [], ""
-        nb.metadata = NotebookNode()
         for cell in nb.cells:
             join_streams(cell)
             if cell.cell_type == "markdown" and "nbgrader" not in cell.metadata:
@@ -87,6 +87,8 @@ class FeedbackExporter(OfflineExporter):
         return nb, resources
 
     def from_notebook_node(self, nb, resources=None, **options):
+        nb = copy.copy(nb)
+        nb.metadata = NotebookNode()  # of which a title or a language would come into the page
         page, resources = super().from_notebook_node(nb, resources, **options)
         soup = offline(page)
         policy = soup.new_tag("meta", attrs={"http-equiv": "Content-Security-Policy", "content": clean.POLICY})

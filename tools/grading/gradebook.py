@@ -121,10 +121,12 @@ def by_hand(root: Path, grades: list[Grade]) -> list[Grade]:
 
 def verdict(cell) -> tuple[str, str]:
     """(id, sentence) of what a check cell came to, from its outputs; empty where there is nothing to say."""
+    known = cell.get("metadata", {}).get("verdict", "")  # whoever judged it wrote it there
     for output in cell.get("outputs", []):
+        if output.output_type == "error" and output.ename == "Wrong":
+            return known, output.evalue.strip()
         if output.output_type == "error":
-            said = output.evalue if output.ename == "Wrong" else f"{output.ename}: {output.evalue}"
-            return output.get("verdict", "") or ("" if output.ename == "Wrong" else output.ename), said.strip(": \n")
+            return output.ename, f"{output.ename}: {output.evalue}".strip(": \n")
     numbers = [output for output in cell.get("outputs", []) if output.output_type == "execute_result"]
     said = "".join(output.text for output in cell.get("outputs", []) if output.output_type == "stream").strip()
-    return ("partly" if numbers else "", said)
+    return known or ("partly" if numbers else ""), said

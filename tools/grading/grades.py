@@ -52,6 +52,7 @@ class Grade:
     stamp: str = ""  # of everything that decides the grade
     files: str = ""  # of what the student handed in
     limit: float | None = None  # minutes after which it was stopped
+    seconds: float | None = None  # that it took
     changes: list[tuple[str, float | None, float | None]] = field(default_factory=list)  # (exercise, old, new)
 
     @property
