@@ -17,6 +17,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from tests.test_grade import LAB, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
+from tests.test_grade import graded as graded_cell
 from tools import ROOT, grade
 from tools.grade_one import GRADING, settings
 from tools.grading import batch, stamps
@@ -208,6 +209,18 @@ def test_a_course_of_a_term(small, capsys):
     assert [(row["score"], row["status"]) for row in rows(root, "scores")] == [("1.5", "graded"), ("2.0", "graded")]
     page = (root / GRADING / "feedback" / "anna" / LAB / f"{LAB}.html").read_text()
     assert "nearly" in page and "<script" not in page
+
+    source.cells = [
+        *source_notebook().cells[:4],
+        graded_cell("half", "assert double(1) == 2", 1),
+    ]  # one goes, one comes
+    nbformat.write(source, root / "solutions" / LAB / f"{LAB}.ipynb")
+    assert command(root) == 0
+    now = {(row["student"], row["exercise"]): (row["score"], row["by"]) for row in rows(root, "points")}
+    assert now == {
+        ("anna", "double-check"): ("1.5", "manual"), ("anna", "half"): ("0.0", "automatic"),
+        ("ben", "double-check"): ("2.0", "automatic"), ("ben", "half"): ("1.0", "automatic"),
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -77,19 +77,17 @@ def run(
 
 def _start(task: Task, minutes: float, work: Callable) -> Running:
     context = get_context("forkserver")
-    for tries in (1, 2):
+    for _ in range(2):
         _serve()
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=work, args=(task, theirs))
         try:
             process.start()
         except (EOFError, ConnectionError):  # somebody ended the server; the next try starts a new one
-            if tries == 2:
-                raise OSError("no process can be started: the one that they are forked from ends at once") from None
             continue
         theirs.close()  # so that its end is seen here as the end of the file
-        break
-    return Running(task, process, mine, time.monotonic() + 60 * minutes)
+        return Running(task, process, mine, time.monotonic() + 60 * minutes)
+    raise OSError("no process can be started: the one that they are forked from ends at once")
 
 
 def _serve() -> None:

@@ -15,6 +15,7 @@ from nbgrader.apps import NbGraderAPI
 from nbgrader.utils import is_grade, is_task
 
 from tools.grade_one import GRADING, last_error, settings
+from tools.grading.follow import follow
 from tools.grading.grades import Exercise, Grade
 from tools.grading.stop import deaf
 
@@ -35,6 +36,8 @@ def release(root: Path, lab: str) -> Path:
     if not source.exists():
         labs = sorted(path.parent.name for path in (root / "solutions").glob("*/*.ipynb"))
         raise ValueError(f"there is no lab {lab}; there is {', '.join(labs) or 'none: make them with make notebooks'}")
+    with opened(root) as book:
+        follow(book, lab, source)
     answer = NbGraderAPI(config=settings(root)).generate_assignment(lab, force=True, create=True)
     if not answer["success"]:
         raise ValueError(f"nbgrader could not read solutions/{lab}: {last_error(answer.get('log', ''))}")
