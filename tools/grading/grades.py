@@ -63,7 +63,7 @@ class Grade:
 
     @property
     def score(self) -> float | None:
-        return sum(each.score or 0 for each in self.exercises) if self.exercises else None
+        return sum((each.score or 0.0 for each in self.exercises), 0.0) if self.exercises else None
 
     @property
     def max_score(self) -> float | None:
