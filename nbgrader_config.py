@@ -25,7 +25,9 @@ c.CourseDirectory.ignore = [".ipynb_checkpoints", "__pycache__", "*.pyc", "*.saf
 
 c.ExecutePreprocessor.timeout = 600  # seconds a cell; nbgrader's 30 is too short for training
 sys.path.append(str(course))  # where tools/ is, for JupyterLab's nbgrader pages
-c.GenerateFeedback.exporter_class = "tools.feedback.FeedbackExporter"
+c.GenerateFeedback.exporter_class = "tools.grading.feedback.FeedbackExporter"
+c.HTMLExporter.preprocessors = ["tools.grading.clean.Harmless"]  # formgrader shows what students wrote
+c.HTMLExporter.filters = {"markdown2html": "tools.grading.clean.markdown"}
 c.OverwriteCells.add_missing_cells = True  # a deleted check comes back and is graded
 
 

@@ -18,7 +18,10 @@ from nbgrader.utils import determine_grade
 
 from tests.test_report import Loads
 from tools import ROOT, grade
-from tools.feedback import readable
+from tools.grade_one import GRADING, settings
+from tools.grading.feedback import readable
+from tools.grading.gradebook import release
+from tools.grading.worker import SUBMITTED
 from tools.submission import check, find, read, repair
 
 LAB = "lab01-tiny"
@@ -66,11 +69,11 @@ def course(tmp_path_factory) -> tuple[Path, nbformat.NotebookNode]:
     source = root / "solutions" / LAB / f"{LAB}.ipynb"
     source.parent.mkdir(parents=True)
     nbformat.write(source_notebook(), source)
-    return root, read(grade.release(root, LAB))
+    return root, read(release(root, LAB))
 
 
 def hand_in(root: Path, student: str, notebook, name: str = f"{LAB}.ipynb") -> Path:
-    path = root / grade.FOLDER / student / LAB / name
+    path = root / SUBMITTED / student / LAB / name
     path.parent.mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some of them are broken on purpose
@@ -101,7 +104,7 @@ def grades(course):
     hand_in(root, "stripped", stripped, "lab01-tiny (1).ipynb")
     hand_in(root, "not-a-notebook", {"cells": 3})
     code = grade.main(["--root", str(root)])
-    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+    with open(root / GRADING / "scores.csv", newline="") as file:
         return {row["student"]: row for row in csv.DictReader(file)}, code
 
 
@@ -126,20 +129,20 @@ def test_repairs_are_reported_and_the_original_is_kept(course, grades):
     assert "double was there 2 times" in grades[0]["copied"]["notes"]
     assert "lab01-tiny (1).ipynb was taken for lab01-tiny.ipynb" in grades[0]["stripped"]["notes"]
     assert "the nbgrader metadata of every cell was gone" in grades[0]["stripped"]["notes"]
-    original = json.loads((course[0] / grade.FOLDER / "stripped" / LAB / "lab01-tiny (1).ipynb").read_text())
+    original = json.loads((course[0] / SUBMITTED / "stripped" / LAB / "lab01-tiny (1).ipynb").read_text())
     assert all(cell["metadata"] == {} for cell in original["cells"])
 
 
 def test_points_of_each_exercise_and_feedback_are_written(course, grades):
-    with open(course[0] / grade.GRADING / "points.csv", newline="") as file:
+    with open(course[0] / GRADING / "points.csv", newline="") as file:
         points = {(row["student"], row["exercise"]): float(row["score"]) for row in csv.DictReader(file)}
     assert points["half", "double-check"] == 0 and points["half", "square-check"] == 3
-    page = course[0] / grade.GRADING / "feedback" / "half" / LAB / f"{LAB}.html"
+    page = course[0] / GRADING / "feedback" / "half" / LAB / f"{LAB}.html"
     text = page.read_text()
     assert "NotImplementedError" in text
     assert Loads(text).found == [] and "<msup>" in text and "$10^9$" not in text
     assert {"#double-check", "#square-check"} <= {*Loads(text).ids} and "Test cell" not in text
-    assert ">double-check</a> (Score: 0.0 / 2.0)" in text  # each check by its name
+    assert ">double-check</a> (A tiny lab)</td><td>0 of 2</td>" in text  # each check by its name
     assert "01.ipynb" not in text and "pre-wrap" in text  # that lesson lies elsewhere; a long line breaks
     assert not (course[0] / "labs").exists()  # grading leaves the committed student version alone
 
@@ -147,14 +150,14 @@ def test_points_of_each_exercise_and_feedback_are_written(course, grades):
 def test_a_mark_scheme_has_a_students_heading_and_is_folded():
     text = "Why?\n\n### BEGIN MARK SCHEME\nIt is shared (2 points).\n### END MARK SCHEME"
     folded = "<details>\n<summary>How it is graded</summary>\n\nIt is shared (2 points).\n\n</details>"
-    assert readable(text) == f"Why?\n\n{folded}"
-    assert readable(f"assert double(2) == 4\n{HIDDEN}") == "assert double(2) == 4\nassert double(5) == 10"
+    assert readable(text, hidden=True) == f"Why?\n\n{folded}"
+    assert readable(f"assert double(2) == 4\n{HIDDEN}", hidden=True) == "assert double(2) == 4\nassert double(5) == 10"
 
 
 def test_grading_one_keeps_the_others_scores(course, grades):
     root = course[0]
     assert grade.main(["--root", str(root), "--student", "not-a-notebook"]) == 1
-    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+    with open(root / GRADING / "scores.csv", newline="") as file:
         assert {row["student"]: row for row in csv.DictReader(file)} == grades[0]
 
 
@@ -207,7 +210,7 @@ def gives(text: str):
 def test_points_follow_the_verdict_alone(outputs, points):
     cell = graded("check", "", 3)
     cell.outputs = deepcopy(outputs)
-    rule = next(rule for _, rule in grade.settings(ROOT).Autograde.autograde_preprocessors._inserts)
+    rule = next(rule for _, rule in settings(ROOT).Autograde.autograde_preprocessors._inserts)
     cell, _ = rule().preprocess_cell(cell, {}, 0)
     assert determine_grade(cell) == (points, 3)
     said = [output.text for output in cell.outputs if output.output_type == "stream"]

@@ -15,6 +15,8 @@ import pytest
 from nbformat.v4 import new_notebook
 
 from tools import ROOT, grade
+from tools.grade_one import GRADING
+from tools.grading.worker import SUBMITTED
 from tools.submission import read
 
 LAB, ELSEWHERE = "lab01-all", "run_apart("
@@ -85,12 +87,12 @@ def points(tmp_path_factory) -> dict[str, dict[str, tuple[float, float]]]:
     notebook = new_notebook(cells=labs(), metadata=kernel)
     students = {"right": noisy(notebook, wrong=False), "wrong": noisy(notebook, wrong=True)}
     paths = {root / "solutions" / LAB: notebook}
-    paths |= {root / grade.FOLDER / student / LAB: submission for student, submission in students.items()}
+    paths |= {root / SUBMITTED / student / LAB: submission for student, submission in students.items()}
     for folder, content in paths.items():
         folder.mkdir(parents=True)
         nbformat.write(content, folder / f"{LAB}.ipynb")
     grade.main(["--root", str(root)])
-    with open(root / grade.GRADING / "points.csv", newline="") as file:
+    with open(root / GRADING / "points.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     return {who: {row["exercise"]: (float(row["score"]), float(row["max_score"])) for row in rows
                   if row["student"] == who} for who in students}  # fmt: skip
