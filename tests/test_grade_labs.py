@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_notebook
 
 from tools import ROOT, grade
-from tools.submission import read
+from tools.grading.notebook import read
 
 LAB, ELSEWHERE = "lab01-all", "run_apart("
 NOISE = """

@@ -1,7 +1,7 @@
 """Grade what lies in build/grading/submitted/STUDENT/LAB/: ``python -m tools.grade`` (``make grade``).
 
     submitted/   what students handed in; never changed
-    checked/     the same, looked over and repaired (tools/submission.py); this is what nbgrader reads
+    checked/     the same, looked over and repaired (tools/grading/submission.py); this is what nbgrader reads
     autograded/  executed and graded; feedback/ is the page for the student
     scores.csv   a line a submission; points.csv a line an exercise; logs/ what nbgrader said
 
@@ -31,7 +31,7 @@ from tqdm import tqdm
 from minigpt.memory.readings import write_atomically
 from tools import ROOT
 from tools.grade_one import GRADING, last_error, settings
-from tools.submission import check
+from tools.grading.submission import check
 from tools.supervise import kill_tree
 
 FOLDER = GRADING / "submitted"

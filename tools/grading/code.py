@@ -1,0 +1,111 @@
+"""What somebody typed into a cell that the course wrote: statements and lines of it that the released cell lacks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Collection
+from difflib import SequenceMatcher
+
+MAGIC = re.compile(r"^([ \t]*)[%!?].*", re.MULTILINE)
+
+
+def parsed(source: str) -> list[ast.stmt] | None:
+    """The statements of ``source``, a line of IPython's magic as ``...``; None where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in a student's string
+            body = ast.parse(MAGIC.sub(r"\1...", source)).body
+        for statement in body:
+            ast.dump(statement)  # a formula of ten thousand terms parses, and is too deep for everything after
+        return body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def defined(source: str) -> set[str]:
+    """Names of the functions and classes that ``source`` defines, also where the rest of it does not parse."""
+    body = parsed(source)
+    if body is not None:
+        return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    return set(re.findall(r"^(?:async +)?(?:def|class) +(\w+)", source, re.MULTILINE))
+
+
+def assigned(statement: ast.stmt) -> set[str]:
+    """The names that a statement sets, where setting names is all it does."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        targets = [statement.target]
+    targets = [name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    return names if len(names) == len(targets) else set()
+
+
+def cut(source: str, drop: Callable[[ast.stmt], bool], known: str = "") -> tuple[str, list[str]]:
+    """``source`` without the statements that ``drop`` names and without comments of ``known``; and those statements.
+
+    ``source`` must parse. Everything else stays as it was typed.
+    """
+    lines = source.encode("utf8").split(b"\n")  # ast counts columns in bytes
+    gone: list[str] = []
+    for statement in reversed(parsed(source) or []):
+        if not drop(statement):
+            continue
+        decorators = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(one.lineno for one in decorators)]) - 1
+        start = 0 if decorators else statement.col_offset
+        last, end = (statement.end_lineno or 1) - 1, statement.end_col_offset or 0
+        head, tail = lines[first][:start], lines[last][end:]
+        whole = [lines[first][start:end]] if first == last else [lines[first][start:], *lines[first + 1 : last + 1]]
+        if first != last:
+            whole[-1] = whole[-1][:end]
+        gone.insert(0, b"\n".join(whole).decode("utf8"))
+        rest = re.sub(rb"^[ \t]*;[ \t]*", b"", tail) if head.strip() in (b"", b";") else tail
+        lines[first : last + 1] = [head.rstrip(b"; \t") + rest if not rest.strip(b"; \t") else head + rest]
+    kept = [line.decode("utf8") for line in lines]
+    kept = [line for line in kept if not (line.strip().startswith("#") and line.strip() in known)]
+    return "\n".join(kept).strip("\n"), gone
+
+
+def typed_code(source: str, original: str, names: Collection[str] = ()) -> tuple[str, list[str]]:
+    """What ``source`` has that the released ``original`` lacks; and statements that set nothing but ``names``.
+
+    Where ``source`` is no Python, lines are compared instead of statements.
+    """
+    if parsed(source) is None:
+        lines = [line for line in typed_lines(source, original) if line.strip()]
+        if not names:
+            return "\n".join(lines), []
+        sets = re.compile(rf"\s*({'|'.join(map(re.escape, sorted(names)))})\s*(:[^=]*)?=(?!=)")
+        return "\n".join(line for line in lines if not sets.match(line)), [line for line in lines if sets.match(line)]
+    given = {ast.dump(statement) for statement in parsed(original) or []}
+    rest, _ = cut(source, lambda statement: ast.dump(statement) in given, original)
+    return without(rest, names)
+
+
+def without(source: str, names: Collection[str] | None, known: str = "") -> tuple[str, list[str]]:
+    """``source`` without statements that do nothing but set ``names`` (None: any names); and those statements."""
+    if parsed(source) is None:
+        return source, []
+    drop = lambda s: bool(assigned(s)) and (names is None or assigned(s) <= set(names))  # noqa: E731
+    return cut(source, drop, known)
+
+
+def typed_lines(source: str, original: str) -> list[str]:
+    """The lines of ``source`` that are not in ``original``, in order; links and spaces make no difference.
+
+    A copy on Colab has the same text with other links. Parts of a line are not told apart: the whole line counts.
+    """
+    mine, given = source.split("\n"), original.split("\n")
+    if squeezed(source) == squeezed(original):
+        return []
+    matcher = SequenceMatcher(None, [squeezed(line) for line in given], [squeezed(line) for line in mine], False)
+    return [line for tag, _, _, a, b in matcher.get_opcodes() if tag in ("insert", "replace") for line in mine[a:b]]
+
+
+def squeezed(text: str) -> str:
+    """``text`` without the targets of its links, and without white space: what two copies of a cell have in common."""
+    return "".join(re.sub(r"!?\[([^\]\n]*)\]\([^)\n]*\)", r"\1", text).split())
