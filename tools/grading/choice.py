@@ -64,7 +64,7 @@ def choose(files: list[File], name: str, release: NotebookNode) -> tuple[Candida
 
 
 def _groups(files: list[File], release: NotebookNode) -> Iterator[list[tuple[File, Callable]]]:
-    """Notebooks; notebooks as Jupyter saved them before; scripts. A later group counts if none before has work in it."""
+    """Notebooks; notebooks as Jupyter saved them before; scripts. A later group counts if none before has work."""
     named = [file for file in files if ".ipynb" in file.path.name.lower() or _inside_a_notebook(file)]
     saved = [file for file in named if CHECKPOINTS in file.path.parts]
     yield [(file, load) for file in named if file not in saved]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import warnings
 from collections.abc import Callable, Collection
 from difflib import SequenceMatcher
 
+LINK = re.compile(r"!?\[([^\]]*)\]\((?:\.\.?/|[a-z]+:|#|[\w-]+\.(?:ipynb|svg|png|md)\b)[^)\s]*\)")  # x[0](a) is no link
 MAGIC = re.compile(r"^([ \t]*)[%!?].*", re.MULTILINE)
 
 
@@ -16,7 +19,10 @@ def parsed(source: str) -> list[ast.stmt] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in a student's string
-            body = ast.parse(MAGIC.sub(r"\1...", source)).body
+            try:
+                body = ast.parse(source).body
+            except SyntaxError:
+                body = ast.parse(MAGIC.sub(r"\1...", source)).body
         for statement in body:
             ast.dump(statement)  # a formula of ten thousand terms parses, and is too deep for everything after
         return body
@@ -59,15 +65,27 @@ def cut(source: str, drop: Callable[[ast.stmt], bool], known: str = "") -> tuple
         start = 0 if decorators else statement.col_offset
         last, end = (statement.end_lineno or 1) - 1, statement.end_col_offset or 0
         head, tail = lines[first][:start], lines[last][end:]
-        whole = [lines[first][start:end]] if first == last else [lines[first][start:], *lines[first + 1 : last + 1]]
-        if first != last:
-            whole[-1] = whole[-1][:end]
-        gone.insert(0, b"\n".join(whole).decode("utf8"))
-        rest = re.sub(rb"^[ \t]*;[ \t]*", b"", tail) if head.strip() in (b"", b";") else tail
-        lines[first : last + 1] = [head.rstrip(b"; \t") + rest if not rest.strip(b"; \t") else head + rest]
+        whole = b"\n".join([lines[first][start:], *lines[first + 1 : last + 1]])
+        gone.insert(0, whole[: len(whole) - len(tail)].decode("utf8"))
+        if tail.lstrip().startswith(b";"):
+            tail = tail.lstrip()[1:].lstrip()
+        elif head.rstrip().endswith(b";"):
+            head = head.rstrip()[:-1].rstrip()
+        rest = head + tail if head.strip() else tail.lstrip()
+        lines[first : last + 1] = [rest] if rest.strip() else []
     kept = [line.decode("utf8") for line in lines]
+    kept += [comment for segment in gone for comment in comments(segment) if comment not in known] if known else []
     kept = [line for line in kept if not (line.strip().startswith("#") and line.strip() in known)]
     return "\n".join(kept).strip("\n"), gone
+
+
+def comments(source: str) -> list[str]:
+    """The comments inside ``source``, which must parse."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, tokenize.TokenError):  # a line of magic among them
+        return []
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
 def typed_code(source: str, original: str, names: Collection[str] = ()) -> tuple[str, list[str]]:
@@ -83,7 +101,7 @@ def typed_code(source: str, original: str, names: Collection[str] = ()) -> tuple
         return "\n".join(line for line in lines if not sets.match(line)), [line for line in lines if sets.match(line)]
     given = {ast.dump(statement) for statement in parsed(original) or []}
     rest, _ = cut(source, lambda statement: ast.dump(statement) in given, original)
-    return without(rest, names)
+    return without(rest, names, original)
 
 
 def without(source: str, names: Collection[str] | None, known: str = "") -> tuple[str, list[str]]:
@@ -99,13 +117,14 @@ def typed_lines(source: str, original: str) -> list[str]:
 
     A copy on Colab has the same text with other links. Parts of a line are not told apart: the whole line counts.
     """
-    mine, given = source.split("\n"), original.split("\n")
+    mine = source.split("\n")
     if squeezed(source) == squeezed(original):
         return []
-    matcher = SequenceMatcher(None, [squeezed(line) for line in given], [squeezed(line) for line in mine], False)
+    given, typed = ([squeezed(line) for line in LINK.sub(r"\1", text).split("\n")] for text in (original, source))
+    matcher = SequenceMatcher(None, given, typed, autojunk=False)
     return [line for tag, _, _, a, b in matcher.get_opcodes() if tag in ("insert", "replace") for line in mine[a:b]]
 
 
 def squeezed(text: str) -> str:
     """``text`` without the targets of its links, and without white space: what two copies of a cell have in common."""
-    return "".join(re.sub(r"!?\[([^\]\n]*)\]\([^)\n]*\)", r"\1", text).split())
+    return "".join(LINK.sub(r"\1", text).split())

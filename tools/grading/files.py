@@ -51,8 +51,8 @@ class File:
             with self.open() as file:
                 return file.read(MOST_BYTES)
         except BROKEN as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "broken"
-            raise ValueError(f"{self.name} cannot be read ({said(reason)}); hand it in again") from None
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged"
+            raise ValueError(f"{self.name} cannot be read ({reason}); hand it in again") from None
 
 
 def said(text: object, most: int = 80) -> str:

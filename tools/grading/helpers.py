@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from tools.grading.files import File, said
 
 MOST_HELPERS = 50
+MOST_NAMED = 8  # files left out that have a sentence each
 MOST_BYTES = 10 << 20  # of all of them together
 NAME = re.compile(r"\w[\w .()+,-]{0,99}")
 NOT_GRADED = ("__pycache__", "*.pyc", "*.safetensors", "build", "*.bank.py")  # nbgrader_config.py keeps them out
@@ -39,13 +40,16 @@ def carry(files: list[File], beside: PurePosixPath, folder: Path) -> list[str]:
             with open(target, "xb") as copied:
                 copied.write(data)
         except (ValueError, OSError) as error:
-            reason = f"it cannot be written here: {error.strerror}" if isinstance(error, OSError) else error
+            reason = str(error)
+            if isinstance(error, OSError):
+                taken = isinstance(error, FileExistsError)
+                reason = "another file has its place" if taken else f"it cannot be written here ({error.strerror})"
             notes.append(f"{file.name} was not used: {reason}")
             continue
         spent += file.size
         carried.append(file.name)
-    if len(notes) > MOST_HELPERS:
-        notes[MOST_HELPERS:] = [f"{len(notes) - MOST_HELPERS} more files were not used"]
+    if len(notes) > MOST_NAMED:
+        notes[MOST_NAMED:] = [f"{len(notes) - MOST_NAMED} more files were not used"]
     return notes + ([f"taken along: {', '.join(carried[:8])}" + " …" * (len(carried) > 8)] if carried else [])
 
 

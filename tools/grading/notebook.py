@@ -42,7 +42,7 @@ def parse(data: dict) -> NotebookNode:
     if not isinstance(cells, list):
         shortcut = {"doc_id", "resource_key"} & set(data) or "google.com" in str(data.get("url", ""))
         raise ValueError(
-            "it is a shortcut to a file on Google Drive; hand in the notebook itself, by File, Download, Download .ipynb"
+            "it is a shortcut to a file on Google Drive; hand in the notebook itself, by File, Download"
             if shortcut
             else f"it is JSON without cells; {ITSELF}"
         )
@@ -55,7 +55,7 @@ def parse(data: dict) -> NotebookNode:
             raise ValueError(f"cell {i + 1} of it is no cell; {AGAIN}")
         made.append(_cell(cell, i, seen))
     metadata = data.get("metadata") if isinstance(data.get("metadata"), dict) else {}
-    notebook = nbformat.v4.new_notebook(cells=made, metadata=nbformat.from_dict(metadata))
+    notebook = NotebookNode(nbformat=4, nbformat_minor=5, metadata=nbformat.from_dict(metadata), cells=made)
     notebook.metadata.pop("widgets", None)  # states of progress bars; some editors write them broken
     return notebook
 
@@ -79,7 +79,10 @@ def _cell(cell: dict, i: int, seen: set[str]) -> NotebookNode:
     made.metadata = metadata
     pictures = cell.get("attachments")
     if made.cell_type == "markdown" and isinstance(pictures, dict):  # in a written answer
-        made.attachments = nbformat.from_dict({k: v for k, v in pictures.items() if isinstance(v, dict)})
+        sound = {
+            k: v for k, v in pictures.items() if isinstance(v, dict) and all(isinstance(x, str) for x in v.values())
+        }
+        made.attachments = nbformat.from_dict(sound)
     return made
 
 

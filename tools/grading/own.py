@@ -28,7 +28,9 @@ def parameters(bench: Workbench) -> None:
         changed += set_here
         if kept.strip():
             bench.insert(bench.at(cell) + 1, "code", kept)
-            bench.notes.append(f"what was typed into {called(original)} was kept in a cell of its own below it")
+            bench.notes.append(
+                f"what was typed into {called(original)} ({first_line(kept)}) was kept in a cell of its own below it"
+            )
         cell.source = original.source
     given = {squeezed(cell.source) for cell in bench.release.cells}
     for cell in list(bench.cells):
@@ -40,7 +42,7 @@ def parameters(bench: Workbench) -> None:
             cell.source = rest
     if changed:
         statements = ", ".join(dict.fromkeys(f"`{said(line, 60)}`" for line in changed[:6]))
-        bench.notes.append(f"{statements} was set in it and not used: it is graded with the released parameters")
+        bench.notes.append(f"not used: {statements}; it is graded with the released parameters")
 
 
 def _injected(bench: Workbench) -> None:
@@ -63,7 +65,8 @@ def locked(bench: Workbench) -> None:
         if not copies:
             continue
         if len(copies) > 1:
-            bench.notes.append(f"{name} was there {len(copies)} times (copied or split); one was kept")
+            how = f"there {len(copies)} times (copied or split); one"
+            bench.each(str(name), f"was {how} was kept", f"were {how} of each was kept")
         if squeezed("".join(cell.source for cell in copies)) != squeezed(original.source):  # not just split
             for cell in copies:
                 (_typed_text if original.cell_type == "markdown" else _typed_code)(bench, original, cell)

@@ -10,9 +10,9 @@ import copy
 
 from nbformat import NotebookNode
 
-from tools.grading.code import defined, squeezed
-from tools.grading.notebook import grade_id, new_cell, solution
-from tools.grading.workbench import Workbench, is_locked
+from tools.grading.code import defined, parsed, squeezed
+from tools.grading.notebook import first_line, grade_id, new_cell, solution
+from tools.grading.workbench import Workbench, called, is_locked
 
 LEAST = 20  # characters by which a text is recognized inside another
 
@@ -26,18 +26,32 @@ def unmerge(bench: Workbench) -> None:
             continue
         for i, cell in enumerate(bench.cells):
             before, found, after = f"\n{cell.source}\n".partition(f"\n{text}\n")
-            itself = grade_id(original) and grade_id(cell) == grade_id(original)
-            if not found or (itself and original.metadata["nbgrader"].get("task")):
-                continue  # what was typed below a task is moved into its answer, later
+            name = grade_id(original)
+            itself = grade_id(cell) == name if name else not grade_id(cell) and cell.id == original.id
+            if not found or (itself and not _check(original)):
+                continue  # what was typed into a task or into parameters has a place of its own
             parts = [before.strip("\n"), text, after.strip("\n")]
-            keeps = 1 if itself or (not grade_id(cell) and cell.id == original.id) else _keeps(cell, parts, bench)
-            kinds = [cell.cell_type, original.cell_type, cell.cell_type]
+            keeps = 1 if itself else _keeps(cell, parts, bench)
+            kinds = [_kind(parts[0], cell), original.cell_type, _kind(parts[2], cell)]
             pieces = [new_cell(kind, part, "new") for kind, part in zip(kinds, parts)]
             cell.source, pieces[keeps] = parts[keeps], cell
             bench.cells[i : i + 1] = [piece for piece in pieces if piece.source.strip()]
-            if grade_id(original) and not itself:
-                bench.notes.append(f"{grade_id(original)} had been merged with another cell")
+            if itself:
+                typed = first_line("\n".join((parts[0], parts[2])))
+                bench.notes.append(f"what was typed into {name} ({typed}) was kept in a cell of its own")
+            else:
+                bench.each(called(original), "had been merged with another cell", "had been merged with other cells")
             break
+
+
+def _kind(text: str, cell: NotebookNode) -> str:
+    """What a part of ``cell`` is: a sentence that somebody typed below code would stop as code."""
+    prose = cell.cell_type == "code" and parsed(text) is None and not defined(text)
+    return "markdown" if prose else cell.cell_type
+
+
+def _check(original: NotebookNode) -> bool:
+    return is_locked(original) and original.cell_type == "code"
 
 
 def _keeps(cell: NotebookNode, parts: list[str], bench: Workbench) -> int:
@@ -71,7 +85,7 @@ def _apply(bench: Workbench, rule, original: NotebookNode) -> None:
     bench.found[original.id] = cell
     name = grade_id(original)
     if name and grade_id(cell) != name:
-        bench.notes.append(f"{name} had lost its metadata")
+        bench.each(name, "had lost its metadata", "had lost their metadata")
         cell.metadata["nbgrader"] = copy.deepcopy(original.metadata["nbgrader"])
 
 

@@ -36,17 +36,17 @@ def repair(notebook: NotebookNode, release: NotebookNode) -> tuple[NotebookNode,
     own.parameters(bench)
     recognize.likely(bench)
     if not any(grade_id(cell) and cell.id in bench.found for cell in release.cells):
-        raise ValueError("it holds none of the lab's cells: most likely another notebook")
+        raise ValueError("it holds none of the lab's cells: most likely another notebook; hand in this lab's")
     if not named:
+        bench.notes = [note for note in bench.notes if "had lost" not in str(note)]
         bench.notes.insert(0, "the nbgrader metadata of every cell was gone")
-        bench.notes[1:] = [note for note in bench.notes[1:] if not note.endswith(" had lost its metadata")]
     _put_back(bench)
     _answered_elsewhere(bench)
     _checks_below(bench)
     _as_released(bench)
     notebook.cells = bench.cells
     notebook.metadata = copy.deepcopy(release.metadata)
-    return notebook, bench.notes
+    return notebook, bench.sentences()
 
 
 def _foreign(bench: Workbench) -> None:
@@ -67,17 +67,28 @@ def _answers_once(bench: Workbench) -> None:
         same = [cell for cell in bench.cells if name and grade_id(cell) == name]
         if len(same) < 2 or not solution(original):
             continue
-        found = f"{name} was there {len(same)} times (copied or split)"
+        found = [f"{verb} there {len(same)} times (copied or split)" for verb in ("was", "were")]
         if original.metadata["nbgrader"].get("grade"):  # graded by a person, who must see all of it
-            bench.notes.append(f"{found}; the parts were joined")
+            bench.each(str(name), *(f"{x}; the parts were joined" for x in found))
             same[0].source = "\n\n".join(cell.source for cell in same)
             bench.cells = [cell for cell in bench.cells if grade_id(cell) != name or cell is same[0]]
             continue
         # Code runs from top to bottom as it did for the student, whichever cell carries the id.
-        bench.notes.append(f"{found}; all parts run, the last carries the id")
-        for cell in same[:-1]:
-            del cell.metadata["nbgrader"]
-            cell.id = "new"
+        bench.each(str(name), *(f"{x}; all parts run, the last carries the id" for x in found))
+        last = _last_above_its_check(bench, original, same)
+        for cell in same:
+            if cell is not last:
+                del cell.metadata["nbgrader"]
+                cell.id = "new"
+
+
+def _last_above_its_check(bench: Workbench, answer: NotebookNode, same: list[NotebookNode]) -> NotebookNode:
+    """The last of an answer's cells that the check has seen when it runs; a copy may lie far below."""
+    below = bench.release.cells[bench.rank[answer.id] + 1 :]
+    check = next((grade_id(cell) for cell in below if is_locked(cell)), None)
+    place = next((i for i, cell in enumerate(bench.cells) if check and grade_id(cell) == check), len(bench.cells))
+    above = [cell for cell in same if bench.at(cell) < place]
+    return (above or same)[-1]
 
 
 def _put_back(bench: Workbench) -> None:
@@ -87,7 +98,7 @@ def _put_back(bench: Workbench) -> None:
         cell = bench.found.get(original.id)
         if not name and cell is not None and original.cell_type == "code" and not cell.source.strip():
             cell.source = original.source
-            bench.notes.append(f"{called(original)} was empty; it was put back")
+            bench.each(called(original), "was empty; it was put back", "were empty; they were put back")
         if cell is not None or not (name or (original.cell_type == "code" and recognize.gone(bench, original))):
             continue
         before, after = bench.around(original)
@@ -95,8 +106,8 @@ def _put_back(bench: Workbench) -> None:
         cell = copy.deepcopy(original)
         bench.cells.insert(after if late or before < 0 else before + 1, cell)
         bench.found[original.id] = cell
-        how = " empty" if name and solution(original) else " as released" if name else ""
-        bench.notes.append(f"{called(original)} was deleted; it was put back{how}")
+        how = "empty" if name and solution(original) else "as released"
+        bench.each(called(original), f"was deleted; it was put back {how}", f"were deleted; they were put back {how}")
 
 
 def _answered_elsewhere(bench: Workbench) -> None:
@@ -116,7 +127,8 @@ def _answered_elsewhere(bench: Workbench) -> None:
         keep = [] if wanted <= written else [new_cell("code", stub.source, "new")]
         bench.cells[place : place + 1] = [*keep, *others]
         bench.found[original.id] = answer
-        bench.notes.append(f"{grade_id(original)} was answered in another cell, which was taken for it")
+        how = "answered in another cell, which was taken for it"
+        bench.each(str(grade_id(original)), f"was {how}", f"were {how}")
 
 
 def _checks_below(bench: Workbench) -> None:
@@ -132,7 +144,8 @@ def _checks_below(bench: Workbench) -> None:
             del bench.cells[bench.at(cell)]
             bench.cells.insert(bench.at(deepest) + 1, cell)
             deepest = cell
-            bench.notes.append(f"{grade_id(original)} stood above an answer; it was moved below it")
+            how = "stood above an answer;"
+            bench.each(str(grade_id(original)), f"{how} it was moved below it", f"{how} they were moved below it")
 
 
 def _as_released(bench: Workbench) -> None:
@@ -150,6 +163,7 @@ def _as_released(bench: Workbench) -> None:
             continue
         original = originals[name]
         if cell.cell_type != original.cell_type:
-            bench.notes.append(f"{called(original)} had become a {cell.cell_type} cell")
+            kind = cell.cell_type
+            bench.each(called(original), f"had become a {kind} cell", f"had become {kind} cells")
             bench.cells[i] = cell = new_cell(original.cell_type, cell.source, name)
         cell.id, cell.metadata = name, copy.deepcopy(original.metadata)

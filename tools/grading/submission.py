@@ -14,8 +14,10 @@ import nbformat
 from tools.grading.choice import choose
 from tools.grading.files import CHECKPOINTS, gather
 from tools.grading.helpers import carry
-from tools.grading.notebook import read
+from tools.grading.notebook import new_cell, read
 from tools.grading.repair import repair
+
+NOTES = "before-grading"  # the id of the cell with the notes
 
 
 def check(folder: Path, release: Path, output: Path) -> list[str]:
@@ -26,13 +28,20 @@ def check(folder: Path, release: Path, output: Path) -> list[str]:
     """
     files, notes = gather(folder)
     given = read(release)
-    chosen, found = choose(files, release.name, given)
+    try:
+        chosen, found = choose(files, release.name, given)
+    except ValueError as error:
+        raise ValueError("; ".join([str(error), *notes[:2]])) from None
     notebook, repairs = repair(chosen.notebook, given)
     output.parent.mkdir(parents=True, exist_ok=True)
+    home = chosen.file.path.parent
+    home = home.parent if home.name == CHECKPOINTS else home
+    beside = [file for file in files if ".ipynb" not in str(file.path).lower() and file.path != chosen.file.path]
+    notes += found + repairs + carry(beside, home, output.parent)
+    if notes:  # at the top of the feedback, and as they are: a student's file names are in them
+        text = "\n".join(f"- {note}" for note in notes)
+        notebook.cells.insert(0, new_cell("markdown", f"**Before this was graded:**\n\n```text\n{text}\n```", NOTES))
     temporary = output.with_suffix(".part")
     temporary.write_text(nbformat.writes(notebook), encoding="utf8")
     os.replace(temporary, output)
-    beside = [file for file in files if ".ipynb" not in str(file.path).lower() and file.path != chosen.file.path]
-    home = chosen.file.path.parent
-    home = home.parent if home.name == CHECKPOINTS else home
-    return notes + found + repairs + carry(beside, home, output.parent)
+    return notes

@@ -66,7 +66,7 @@ def _instead(text: str, at: int) -> str:
     if not start.startswith(("{", "[")):
         return f"it is text, but no JSON; {ITSELF}"
     ends = text.rstrip()
-    if at >= len(ends) - 1 or not ends.endswith(("}", "]")):
+    if at >= len(ends) or not ends.endswith(("}", "]")):
         return f"it ends in the middle; {AGAIN}"
     return f"its JSON breaks off in line {text.count(chr(10), 0, at) + 1}; open it in Jupyter, {AGAIN}"
 

@@ -11,17 +11,45 @@ from tools.grading.notebook import first_line, grade_id, new_cell, solution
 
 
 @dataclass
+class Several:
+    """What happened to several cells in the same way, as one sentence."""
+
+    names: list[str]
+    one: str
+    many: str
+
+    def __str__(self) -> str:
+        shown = self.names[:6]
+        if len(self.names) > len(shown):
+            shown.append(f"{len(self.names) - len(shown)} more")
+        start = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
+        return f"{start} {self.many if len(shown) > 1 else self.one}"
+
+
+@dataclass
 class Workbench:
     """``found`` has, by the id of a cell of the release, the student's cell that was recognized as it."""
 
     release: NotebookNode
     cells: list[NotebookNode]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str | Several] = field(default_factory=list)
     found: dict[str, NotebookNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rank = {cell.id: i for i, cell in enumerate(self.release.cells)}
         self.given = {squeezed(cell.source) for cell in self.release.cells if not grade_id(cell)}
+
+    def each(self, name: str, one: str, many: str) -> None:
+        """Note that ``name`` ``one`` (was deleted); several such are one sentence, with ``many`` (were deleted)."""
+        for note in self.notes:
+            if isinstance(note, Several) and note.one == one:
+                note.names.append(name)
+                return
+        self.notes.append(Several([name], one, many))
+
+    def sentences(self) -> list[str]:
+        """The notes, a sentence each."""
+        return [str(note) for note in self.notes]
 
     def free(self) -> list[NotebookNode]:
         """The student's cells that are no cell of the release: their own."""
