@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 
 import pytest
 
 from tests.handing_in import ANSWER, NAME, SOLVED, UNTOUCHED, WRITTEN, Handed, cell_of, put, solved
-from tools import ROOT, colab, settings
+from tests.test_grade import LAB, course, hand_in
+from tests.test_grade import solved as solved_tiny
+from tools import ROOT, colab, grade, settings
 from tools.grading.code import parsed, squeezed, typed_code, typed_lines, without
 from tools.grading.notebook import read
 from tools.grading.repair import repair
 
+__all__ = ["course"]  # a fixture
 TASK, CHECK, STUB = "why-autocast", "check-count-minigpt", "count-minigpt"
 MINE = f"def count_minigpt(config):\n    {ANSWER}"
 
@@ -238,3 +242,21 @@ def test_long_formulas_and_links_are_no_trap():
     assert typed_lines("see [a\nb](../x.ipynb)\nmine", "see [a\nb](https://x)") == ["mine"]
     assert squeezed("x[0](a.b)") != squeezed("x[0](a.c)")  # calls are no links
     assert SOLVED != json.dumps(UNTOUCHED)
+
+
+@pytest.mark.slow
+def test_helpers_and_parameters_all_the_way_to_the_points(course):
+    """By nbgrader: an answer that needs a module beside it, and a device that the grader may not have."""
+    root, student_version = course
+    notebook = solved_tiny(student_version, "square", body="from powers import second; return second(x)")
+    path = hand_in(root, "helped", notebook, "my work.ipynb")
+    path.with_name("powers.py").write_text("def second(x):\n    return x * x\n")
+    path.with_name("math.py").write_text("raise SystemExit\n")
+    assert grade.main(["--root", str(root), "--student", "helped"]) == 0
+    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["status"], float(row["score"])) == ("graded", 3)
+    assert "my work.ipynb was taken for lab01-tiny.ipynb" in row["notes"] and "taken along: powers.py" in row["notes"]
+    assert "math.py was not used: its name hides the module math" in row["notes"]
+    page = root / grade.GRADING / "feedback" / "helped" / LAB / f"{LAB}.html"
+    assert "math.py was not used" in page.read_text(encoding="utf8")

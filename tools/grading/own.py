@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nbformat import NotebookNode
 
+from tools.grading import recognize
 from tools.grading.code import assigned, parsed, squeezed, typed_code, typed_lines, without
 from tools.grading.files import said
 from tools.grading.notebook import first_line, grade_id, solution
@@ -21,6 +22,8 @@ def parameters(bench: Workbench) -> None:
             continue
         sets = {name for statement in parsed(original.source) or [] for name in assigned(statement)}
         names |= sets if "parameters" in tags else set()
+        if original.id not in bench.found:
+            recognize.certain(bench)  # merged with the one above, it stands by itself only now
         cell = bench.found.get(original.id)
         if cell is None or squeezed(cell.source) == squeezed(original.source):
             continue
