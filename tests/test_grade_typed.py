@@ -104,14 +104,21 @@ def test_what_is_typed_into_a_check_has_a_cell_of_its_own(handed, text, where, k
     assert result.source[CHECK] == "".join(cell_of(UNTOUCHED, CHECK)["source"])
 
 
-def test_a_line_typed_between_a_checks_lines_runs_before_it(handed):
+@pytest.mark.parametrize("name", [CHECK, "check-smallest-card"])
+def test_what_is_typed_among_a_checks_lines_runs_before_it_or_is_said(handed, name):
+    """Between the statements of a check, or inside of the function that it is."""
+
     def change(data: dict) -> None:
-        cell = cell_of(data, CHECK)
-        cell["source"] = cell["source"].replace("cases = {", "tries = 3\ncases = {  # nano last", 1)
+        cell = cell_of(data, name)
+        cell["source"] = re.sub(r"(?m)^( *)(cases = .*)$", r"\1tries = 3\n\1\2  # mine", cell["source"], count=1)
 
     result = handed(change)
-    assert any(cell.source == "tries = 3\n# nano last" for cell in result.notebook.cells)
-    assert result.notes == [f"what was typed into {CHECK} (`tries = 3`) was kept in a cell of its own above it"]
+    (note,) = result.notes
+    inside = cell_of(UNTOUCHED, name)["source"][-1].startswith(" ")
+    assert f"what was typed into {name} (`tries = 3`) was " + ("not used" if inside else "kept in a cell") in note
+    own = next(cell for cell in result.notebook.cells[1:] if "tries = 3" in cell.source)
+    assert "# mine" in own.source and own.cell_type == ("markdown" if inside else "code")
+    assert result.source[name] == "".join(cell_of(UNTOUCHED, name)["source"])
 
 
 def test_a_check_in_another_style_says_nothing(handed):

@@ -1,1 +1,1 @@
-"""Grading: what a submission goes through, from the folder that came in to its points."""
+"""Grading a class: what is handed in, graded by nbgrader, kept, written down. ``python -m tools.grade`` starts it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 from nbformat import NotebookNode
 
 from tools.grading import recognize
-from tools.grading.code import assigned, parsed, squeezed, typed_code, typed_lines, without
+from tools.grading.code import assigned, cut, defined, parsed, squeezed, typed_code, typed_lines, without
 from tools.grading.files import said
 from tools.grading.notebook import first_line, grade_id, solution
 from tools.grading.workbench import Workbench, called, is_locked
@@ -98,14 +100,21 @@ def _typed_text(bench: Workbench, original: NotebookNode, cell: NotebookNode) ->
 
 
 def _typed_code(bench: Workbench, original: NotebookNode, cell: NotebookNode) -> None:
-    """Code typed into a check runs before it, in a cell of its own."""
-    code, _ = typed_code(cell.source, original.source)
-    if not code.strip():
-        return
-    name = grade_id(original)
-    if parsed(code) is None:
-        bench.insert(bench.at(cell), "markdown", f"```\n{code}\n```")
-        bench.notes.append(f"what was typed into {name} ({first_line(code)}) is no Python and was not used")
-    else:
+    """Code typed into a check runs before it, in a cell of its own; inside the check's function it is only shown."""
+    source, inside = cell.source, ""
+    if parsed(source) is not None:
+        given = {ast.dump(statement) for statement in parsed(original.source) or []}
+        own = defined(original.source)
+        source, edited = cut(source, lambda s: getattr(s, "name", None) in own and ast.dump(s) not in given)
+        inside = "\n".join(line for segment in edited for line in typed_lines(segment, original.source))
+    code, _ = typed_code(source, original.source)
+    if code.strip() and parsed(code) is None:
+        inside, code = code, ""
+    if inside.strip():
+        bench.insert(bench.at(cell), "markdown", f"```\n{inside}\n```")
+        note = "was not used: the check runs as it was released"
+        bench.notes.append(f"what was typed into {grade_id(original)} ({first_line(inside)}) {note}")
+    if code.strip():
         bench.insert(bench.at(cell), "code", code)
-        bench.notes.append(f"what was typed into {name} ({first_line(code)}) was kept in a cell of its own above it")
+        note = "was kept in a cell of its own above it"
+        bench.notes.append(f"what was typed into {grade_id(original)} ({first_line(code)}) {note}")
