@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.handing_in import ANSWER, NAME, SOLVED, UNTOUCHED, WRITTEN, Handed, cell_of, put, solved
+from tests.handing_in import ANSWER, NAME, RELEASED, UNTOUCHED, WRITTEN, Handed, cell_of, put, solved
 from tests.test_grade import LAB, course, hand_in
 from tests.test_grade import solved as solved_tiny
 from tools import ROOT, colab, grade, settings
@@ -248,7 +248,13 @@ def test_long_formulas_and_links_are_no_trap():
     assert parsed("x = " + "+".join("1" * 30_000)) is None and without("x = (", {"x"}) == ("x = (", [])
     assert typed_lines("see [a\nb](../x.ipynb)\nmine", "see [a\nb](https://x)") == ["mine"]
     assert squeezed("x[0](a.b)") != squeezed("x[0](a.c)")  # calls are no links
-    assert SOLVED != json.dumps(UNTOUCHED)
+    assert len(squeezed("[" * (2 << 20))) == 2 << 20 and parsed("x = 0\n" * 100_000) is None  # seconds, not hours
+    assert typed_lines("mine\n" * 30_000, "given")[:2] == ["mine", "mine"]
+
+
+def test_the_courses_own_version_has_nothing_typed_in_it():
+    release = read(RELEASED)
+    assert repair(read(ROOT / "solutions" / NAME[:-6] / NAME), release)[1] == []
 
 
 @pytest.mark.slow

@@ -9,13 +9,20 @@ import tokenize
 import warnings
 from collections.abc import Callable, Collection
 from difflib import SequenceMatcher
+from functools import lru_cache
 
-LINK = re.compile(r"!?\[([^\]]*)\]\((?:\.\.?/|[a-z]+:|#|[\w-]+\.(?:ipynb|svg|png|md)\b)[^)\s]*\)")  # x[0](a) is no link
+# x[0](a) is no link; bounded, so that a megabyte of brackets takes no hours
+LINK = re.compile(
+    r"!?\[([^\[\]]{0,500})\]\((?:\.\.?/|[a-z]{1,10}:|#|[\w-]+\.(?:ipynb|svg|png|md)\b)[^)\s]*\)"
+)  # x[0](a) is no link
+LONGEST = 200_000  # characters that are parsed, and a tenth as many lines compared; of more, line by line
 MAGIC = re.compile(r"^([ \t]*)[%!?].*", re.MULTILINE)
 
 
 def parsed(source: str) -> list[ast.stmt] | None:
     """The statements of ``source``, a line of IPython's magic as ``...``; None where it is no Python."""
+    if len(source) > LONGEST:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in a student's string
@@ -30,12 +37,14 @@ def parsed(source: str) -> list[ast.stmt] | None:
         return None
 
 
-def defined(source: str) -> set[str]:
+@lru_cache(2_000)
+def defined(source: str) -> frozenset[str]:
     """Names of the functions and classes that ``source`` defines, also where the rest of it does not parse."""
     body = parsed(source)
     if body is not None:
-        return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
-    return set(re.findall(r"^(?:async +)?(?:def|class) +(\w+)", source, re.MULTILINE))
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return frozenset(node.name for node in body if isinstance(node, kinds))
+    return frozenset(re.findall(r"^(?:async +)?(?:def|class) +(\w+)", source, re.MULTILINE))
 
 
 def assigned(statement: ast.stmt) -> set[str]:
@@ -121,10 +130,13 @@ def typed_lines(source: str, original: str) -> list[str]:
     if squeezed(source) == squeezed(original):
         return []
     given, typed = ([squeezed(line) for line in LINK.sub(r"\1", text).split("\n")] for text in (original, source))
+    if len(mine) > LONGEST // 10:
+        return [line for line, plain in zip(mine, typed) if plain not in given]
     matcher = SequenceMatcher(None, given, typed, autojunk=False)
     return [line for tag, _, _, a, b in matcher.get_opcodes() if tag in ("insert", "replace") for line in mine[a:b]]
 
 
+@lru_cache(2_000)  # of one cell it is asked once for each cell of the lab
 def squeezed(text: str) -> str:
     """``text`` without the targets of its links, and without white space: what two copies of a cell have in common."""
     return "".join(LINK.sub(r"\1", text).split())

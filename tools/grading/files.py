@@ -131,7 +131,8 @@ def _refuse(error: OSError) -> None:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    flags = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # not all are everywhere
+    return open(os.open(path, os.O_RDONLY | flags), "rb")
 
 
 def _litter(name: str) -> bool:

@@ -70,7 +70,7 @@ def _statements(text: str, release: NotebookNode) -> list[tuple[str, str]]:
     """Cells from statements: those of the lab are left out, each answer in one cell, bare texts as markdown."""
     body = parsed(text)
     given: set[str] = set()
-    answers: list[set[str]] = []
+    answers: list[frozenset[str]] = []
     for cell in release.cells:
         statements = (parsed(cell.source) or []) if cell.cell_type == "code" else []
         if grade_id(cell) and solution(cell):
