@@ -12,9 +12,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 # x[0](a) is no link; bounded, so that a megabyte of brackets takes no hours
-LINK = re.compile(
-    r"!?\[([^\[\]]{0,500})\]\((?:\.\.?/|[a-z]{1,10}:|#|[\w-]+\.(?:ipynb|svg|png|md)\b)[^)\s]*\)"
-)  # x[0](a) is no link
+LINK = re.compile(r"!?\[([^\[\]]{0,500})\]\((?:\.\.?/|[a-z]{1,10}:|#|[\w-]+\.(?:ipynb|svg|png|md)\b)[^)\s]*\)")
 LONGEST = 200_000  # characters that are parsed, and a tenth as many lines compared; of more, line by line
 MAGIC = re.compile(r"^([ \t]*)[%!?].*", re.MULTILINE)
 
