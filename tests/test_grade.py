@@ -5,7 +5,6 @@ The lab has two exercises (2 and 3 points). Nine people hand in: one kills the k
 
 import csv
 import json
-import os
 import shutil
 import warnings
 from copy import deepcopy
@@ -21,8 +20,10 @@ from tools import ROOT, grade
 from tools.grade_one import GRADING, settings
 from tools.grading.feedback import readable
 from tools.grading.gradebook import release
+from tools.grading.notebook import read
+from tools.grading.repair import repair
+from tools.grading.submission import check
 from tools.grading.worker import SUBMITTED
-from tools.submission import check, find, read, repair
 
 LAB = "lab01-tiny"
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -287,17 +288,6 @@ def test_a_cell_of_another_lab_is_ordinary(course):
 def test_another_notebook_is_refused(course):
     with pytest.raises(ValueError, match="none of the lab's cells"):
         repair(new_notebook(cells=[new_code_cell("print('hello')")]), course[1])
-
-
-def test_no_notebook_and_several(course, tmp_path):
-    with pytest.raises(ValueError, match="no notebook in its folder; expected lab.ipynb"):
-        find(tmp_path, "lab.ipynb")
-    for i, name in enumerate(("b.ipynb", "a.ipynb")):
-        (tmp_path / name).write_text("{}")
-        os.utime(tmp_path / name, (i, i))
-    assert find(tmp_path, "lab.ipynb") == (tmp_path / "a.ipynb", ["a.ipynb, the newest of 2, was taken for lab.ipynb"])
-    (tmp_path / "lab.ipynb").write_text("{}")
-    assert find(tmp_path, "lab.ipynb") == (tmp_path / "lab.ipynb", [])
 
 
 @pytest.mark.parametrize("text", ["", "not JSON", "[]", '{"nbformat": 4}', '{"nbformat": 4, "cells": [1]}'])

@@ -27,7 +27,8 @@ from tqdm import tqdm
 from minigpt.place import WORK
 from tools import ROOT
 from tools.execute import WatchedKernel, why_dead
-from tools.submission import grade_id, read, repair, solution
+from tools.grading.notebook import grade_id, read, solution
+from tools.grading.repair import repair
 
 PASSED, NOT_YET, NOT_WRITTEN, BY_A_PERSON = "passed", "not yet", "not written", "for a person"
 SECONDS = 600  # that one cell may take

@@ -1,7 +1,7 @@
 """Grade what lies in build/grading/submitted/STUDENT/LAB/: ``python -m tools.grade`` (``make grade``).
 
     submitted/   what students handed in; never changed
-    checked/     the same, looked over and repaired (tools/submission.py); this is what nbgrader reads
+    checked/     the same, looked over and repaired (tools/grading/submission.py); this is what nbgrader reads
     autograded/  executed and graded; feedback/ is the page for the student, records/ what is finished
     scores.csv   a line a submission; points.csv a line an exercise; moodle.csv and changes.csv: tools/grading/tables.py
 

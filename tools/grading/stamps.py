@@ -14,7 +14,7 @@ from pathlib import Path
 from tools import ROOT
 
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "nbgrader", "ipykernel")
-GRADERS = ("tools/grading", "tools/grade_one.py", "tools/submission.py")
+GRADERS = ("tools/grading", "tools/grade_one.py")
 SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 

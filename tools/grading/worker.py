@@ -20,7 +20,7 @@ from tools.grade_one import GRADING
 from tools.grading import feedback, gradebook
 from tools.grading.judged import NOTES
 from tools.grading.one import grade
-from tools.submission import check
+from tools.grading.submission import check
 from tools.supervise import kill_tree
 
 SUBMITTED = GRADING / "submitted"
