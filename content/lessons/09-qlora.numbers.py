@@ -242,7 +242,7 @@ def last_stop(recipe, kind):
 
 stops = {(recipe, kind): last_stop(recipe, kind) for recipe in ("hf-trainer", "trl-sft") for kind in (OWN, "none")}
 V8 = Architecture.of("llama-3-8b").vocab_size
-crossed = 4096
+crossed = 2048
 eight = {m: calculated(m, crossed, "hf-trainer", "none").step for m in ("lora", "qlora")}
 before = [calculated(m, crossed // 2, "hf-trainer", "none").step.peak.total for m in ("lora", "qlora")]
 assert eight["lora"].peak.total < eight["qlora"].peak.total and before[0] > before[1]
