@@ -73,10 +73,8 @@ def learned(models, case: tuple[runs.Beginning, float, int]) -> None:
         runs.learned(made, begun, margin, draw, name)
         fresh = begun.model()
         if method == "lora":
-            base = {id(p) for p in made.parameters() if not p.requires_grad}
-            frozen = all(
-                same(x, y) for x, y in zip((p for p in made.parameters() if id(p) in base), fresh.parameters())
-            )
+            base = [p for p in made.parameters() if not p.requires_grad]
+            frozen = all(map(same, base, fresh.parameters()))
         else:
             frozen = same(made.token_embedding.weight, fresh.token_embedding.weight)
         if frozen != (method == "lora"):

@@ -74,9 +74,8 @@ def renews(step: Callable, run: Run) -> None:
 def _apart(step: Callable, run: Run) -> None:
     """Two matrices of one shape, each with a state of its own, step by step in turn."""
     both = [run, run._replace(seed=run.seed + 7)]
-    for each, told in zip(
-        both, steps.taken_in_turn(step, [(one.weight(), one.gradients()) for one in both], run.options)
-    ):
+    given = [(one.weight(), one.gradients()) for one in both]
+    for each, told in zip(both, steps.taken_in_turn(step, given, run.options)):
         try:
             weights, projections, _ = _read(told, each)
             _projections(projections, each)
