@@ -11,7 +11,7 @@
 #     `return loss` => `return loss / sum(counts)`
 # wrong: masked positions counted -> all-positions
 #     `sum(counts)` => `sum(targets.numel() for _, targets in micro_batches)`
-# wrong: padding weighs too: B * T of each -> mean-of-means
+# wrong: padding weighs too: B * T of each -> by-size
 #     `int((targets != IGNORE).sum())` => `targets.numel()`
 # wrong: divided twice -> divided-twice
 #     `part.backward()` => `(part / len(counts)).backward()`
