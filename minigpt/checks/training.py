@@ -71,7 +71,7 @@ def gradients(step: Callable, counts: tuple[int, ...]) -> None:
         if stale:
             wrong["stale"] = (LEAK, {name: expected[name] + stale[name] for name in expected})
         norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
-        wrong["clipped"] = ("it is clipped to a norm of 1; the optimizer must see all of it", mix([expected], [1 / norm]))
+        wrong["clipped"] = ("it is clipped to a norm of 1; nothing is to change it", mix([expected], [1 / norm]))
         what = f"{which}, the gradient at optimizer.step()"
         close(told["seen"][0], expected, what, rtol=1e-4, atol=2e-5, wrong=wrong)
 

@@ -38,6 +38,6 @@ def saves(step: Callable, case: Shape) -> None:
     if not abs(mine - right) <= 0.02 * right:
         raise Wrong(
             "other-activations",
-            f"a step on 2 micro-batches of {batch} x {seq_len} saves {mine:,} bytes at once, and the forward pass of one "
-            f"of them saves {right:,}",
+            f"a step on 2 micro-batches of {batch} x {seq_len} saves {mine:,} bytes at once, and the forward pass of "
+            f"one of them saves {right:,}",
         )
