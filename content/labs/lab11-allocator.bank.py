@@ -108,6 +108,8 @@ def segment_size(size):
 #     `>= size` => `> size`
 # wrong: the address alone -> no-block
 #     `return min(found` => `return found and found[0]["size"] or min(found`
+# wrong: a copy of it -> copy
+#     `return min(found` => `found = [{**b} for b in found]; return min(found`
 # wrong: nothing where all is empty -> raises-valueerror
 #     `, default=None` => ``
 # wrong: marks it as used -> changes-arguments
@@ -167,6 +169,10 @@ def best_fit(blocks, pool, size):
 #     `return block` => `return block["address"]`
 # wrong: nothing is given -> no-block
 #     `return block` => `return`
+# wrong: gives a copy -> copy
+#     `return block` => `return dict(block)`
+# wrong: out of order -> out-of-order, keeps 2
+#     `blocks.sort(key=lambda b: b["address"])` => `blocks.sort(key=lambda b: -b["address"])`
 # wrong: the worst fit -> earlier-part+worst-fit
 def best_fit(blocks, pool, size):
     found = [b for b in blocks if b["free"] and b["pool"] == pool and b["size"] >= size]
@@ -362,6 +368,8 @@ def read_message(message):
 #     `return {name: round(float(match[1]) * units[match[2]]) for name, match in found.items()}` => `return list(found)`
 # wrong: other keys -> wrong-keys
 #     `"in_use": f"this` => `"own": f"this`
+# wrong: cut to whole bytes -> truncated
+#     `round(float(match[1]) * units[match[2]])` => `int(float(match[1]) * units[match[2]])`
 # wrong: floats -> float-for-int
 #     `round(float(match[1]) * units[match[2]])` => `float(match[1]) * units[match[2]]`
 # wrong: asks the check -> asks-course
@@ -412,7 +420,9 @@ def read_message(message):
 #     `numbers["free"] + numbers["unallocated"]` => `numbers["unallocated"]`
 # wrong: against the capacity -> fragmented
 #     `numbers["free"] + numbers["unallocated"]` => `numbers["capacity"]`
-# wrong: a word -> fragmented
+# wrong: what fills it exactly does not go in -> fragmented
+#     `numbers["tried"] <=` => `numbers["tried"] <`
+# wrong: a word -> wrong-type
 #     `numbers["tried"] <= numbers["free"] + numbers["unallocated"]` => `"yes"`
 # wrong: outside forgotten -> wrong-keys
 #     `"outside": numbers["in_use"] - reserved,` => ``
@@ -431,6 +441,15 @@ def diagnose(numbers):
         outside=in_use - allocated - unallocated,
         fragmented=not tried > free + unallocated,
     )
+
+
+# right: numpy's truth
+def diagnose(numbers):
+    import numpy as np
+
+    tried, free, unallocated = (np.int64(numbers[name]) for name in ("tried", "free", "unallocated"))
+    reserved = numbers["allocated"] + unallocated
+    return {"reserved": reserved, "outside": numbers["in_use"] - reserved, "fragmented": tried <= free + unallocated}
 
 
 # right: in steps

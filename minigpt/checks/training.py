@@ -98,7 +98,7 @@ def _calls(step: Callable, counts: tuple[int, ...]) -> Iterator[Call]:
     torch.manual_seed(len(counts))
     model = unsure_model()
     calls = [micro_batches(counts), micro_batches(counts[::-1]), micro_batches(counts)]
-    said = asked.taken(step, copy.deepcopy(model), calls, STALE)
+    said = asked.taken(step, *copy.deepcopy((model, calls)), STALE)
     if len(said) != len(calls):
         raise Wrong("broken-reply", f"of {len(calls)} calls {len(said)} are told of")
     stale = None
@@ -111,7 +111,7 @@ def _calls(step: Callable, counts: tuple[int, ...]) -> Iterator[Call]:
         if told["frozen"]:
             raise Wrong("left-frozen", f"{which}: {told['frozen'][0]} takes no gradient any more; it did before")
         parts = [gradients_of(model, *batch) for batch in batches]
-        if batches is calls[-1]:
+        if which == CALLS[-1]:
             stale = {name: STALE.expand_as(gradient) for name, gradient in parts[0].items()}
         yield Call(which, told, batches, parts, [evaluate(model, [batch]) for batch in batches], stale)
         stale = mix(parts, _shares(batches))
@@ -171,7 +171,7 @@ def trains(step: Callable) -> None:
     """Twenty calls with the same micro-batches lower the loss of a small model."""
     torch.manual_seed(0)
     model, batches = GPT(TINY), micro_batches((20, 25, 16))
-    said = asked.taken(step, copy.deepcopy(model), [batches] * 20, STALE)
+    said = asked.taken(step, *copy.deepcopy((model, [batches] * 20)))
     before, told = evaluate(model, batches), unless_wrong(said[-1])
     with torch.no_grad():
         for name, parameter in model.named_parameters():

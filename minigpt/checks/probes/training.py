@@ -15,28 +15,30 @@ from torch import Tensor, nn
 
 from minigpt.checks.closing import by_hand
 from minigpt.checks.probes import probe, tried
+from minigpt.checks.verdict import Wrong
 
 RATE = 0.1
 Calls = list[list[tuple[Tensor, Tensor]]]  # micro-batches of (tokens, targets), call by call
 
 
 @probe
-def taken(step: Callable, model: nn.Module, calls: Calls, stale: Tensor) -> list:
+def taken(step: Callable, model: nn.Module, calls: Calls, stale: Tensor | None = None) -> list:
     """What each call returned, what the optimizer saw, and what it left: one after the other, on one model.
 
-    Before the last call every gradient is filled with ``stale``. A Wrong stands in the place of a call that fails.
+    Before the last call every gradient is filled with ``stale``, if it is given. A Wrong stands in the place of a call
+    that fails.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     told: list = []
-    for batches in calls:
-        if batches is calls[-1]:
+    for i, batches in enumerate(calls, 1):
+        if stale is not None and i == len(calls):
             for parameter in model.parameters():
                 parameter.grad = stale.expand_as(parameter).clone()
         seen: list[dict[str, Tensor | None]] = []
         hook = optimizer.register_step_pre_hook(lambda *_, seen=seen: seen.append(_gradients(model)))
         loss = tried(by_hand, step, model, optimizer, batches, building=True, twice=False, untouched=False)
         hook.remove()
-        told.append(loss if hasattr(loss, "id") else {
+        told.append(loss if isinstance(loss, Wrong) else {
             "loss": loss, "seen": seen, "batches": batches, "training": model.training,
             "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
             "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
@@ -52,7 +54,7 @@ def saved(step: Callable, model: nn.Module, calls: Calls) -> list:
         count = _Count(model)
         with torch.autograd.graph.saved_tensors_hooks(count.keep, lambda kept: kept.tensor):
             fault = tried(by_hand, step, model, optimizer, batches, building=True, twice=False, untouched=False)
-        told.append(fault if hasattr(fault, "id") else count.most)
+        told.append(fault if isinstance(fault, Wrong) else count.most)
     return told
 
 
