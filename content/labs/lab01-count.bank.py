@@ -307,8 +307,6 @@ def count_llama(config):
 #     `"gradients": size` => `"gradients": 2`
 # wrong: step counts of 8 bytes -> eight-byte-step-counts
 #     `4 * tensors` => `8 * tensors`
-# wrong: the other way round -> float32-weights+float32-gradients+float32-moments+two-byte-weights+two-byte-gradients+one-moment
-#     `2 if precision == "bf16" else 4` => `4 if precision == "bf16" else 2`
 # wrong: floats -> float-for-int
 #     `"weights": size` => `"weights": 1.0 * size`
 # wrong: the number of tensors of the visible case -> too-few
