@@ -171,7 +171,7 @@ def best_fit(blocks, pool, size):
 #     `return block` => `return`
 # wrong: gives a copy -> copy
 #     `return block` => `return dict(block)`
-# wrong: out of order -> out-of-order, keeps 2
+# wrong: out of order -> out-of-order
 #     `blocks.sort(key=lambda b: b["address"])` => `blocks.sort(key=lambda b: -b["address"])`
 # wrong: the worst fit -> earlier-part+worst-fit
 def best_fit(blocks, pool, size):
