@@ -44,8 +44,7 @@
 # wrong: the loss of the last micro-batch -> only-last-mean, keeps 3
 #     `loss += part.item()` => `loss = part.item() * sum(counts) / count`
 # wrong: the loss after the step -> differs, keeps 3
-#     `return loss` => `return evaluate(model, micro_batches)`
-#     `counts = [` => `from minigpt.train import evaluate; counts = [`
+#     `return loss` => `with torch.no_grad(): return sum(model(*batch).item() for batch in micro_batches)`
 # wrong: weights decay by hand -> other-weights
 #     `optimizer.step()` => `optimizer.step(); [p.data.mul_(0.99) for p in model.parameters()]`
 # wrong: cleared before the step -> none
