@@ -354,6 +354,8 @@ def static_buckets(parameters, tensors, precision):
 #     `min(enough, key=sizes.get)` => `enough[-1]`
 # wrong: whole GB only -> none
 #     `size * unit[label]` => `int(size) * unit[label]`
+# wrong: a byte of each GiB is missing -> gib-as-gb
+#     `2**30` => `2**30 - 1`
 # wrong: in GB, cut -> gb-as-gib
 #     `sizes[name] >= nbytes` => `sizes[name] // 10**9 >= nbytes // 10**9`
 # wrong: the closest, too small or not -> largest

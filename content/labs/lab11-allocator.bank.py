@@ -9,6 +9,8 @@
 #     `(nbytes + 511) // 512 * 512` => `(nbytes // 512 + 1) * 512`
 # wrong: to the nearest -> nearest, keeps 3
 #     `(nbytes + 511) // 512 * 512` => `(nbytes + 256) // 512 * 512`
+# wrong: multiples of 1024 where it is large -> too-many, keeps 3
+#     `(nbytes + 511) // 512 * 512` => `(nbytes + 511) // 512 * 512 if nbytes < MIB else -(-nbytes // 1024) * 1024`
 # wrong: a float -> float-for-int, keeps 3
 #     `(nbytes + 511) // 512 * 512` => `(nbytes + 511) // 512 * 512.0`
 # wrong: multiples of 256 -> other-multiple, keeps 3
@@ -102,9 +104,11 @@ def segment_size(size):
 #     `and b["pool"] == pool ` => ``
 # wrong: blocks in use -> in-use
 #     `b["free"] and ` => ``
+# wrong: the small pool lends -> pools-lend
+#     `b["pool"] == pool` => `b["pool"] in (pool, "small")`
 # wrong: too small ones -> too-small
 #     ` and b["size"] >= size` => ``
-# wrong: not the exact fit -> not-smallest
+# wrong: not the exact fit -> none
 #     `>= size` => `> size`
 # wrong: the address alone -> no-block
 #     `return min(found` => `return found and found[0]["size"] or min(found`
@@ -146,6 +150,8 @@ def best_fit(blocks, pool, size):
 #     `block = best_fit(blocks, pool, size)` => `block = None`
 # wrong: never splits -> never-split
 #     `rest = split_off(size, block["size"])` => `rest = 0`
+# wrong: 512 bytes are not split off -> large-rule, keeps 2
+#     `if rest:` => `if rest > 512:`
 # wrong: splits whatever is left -> small-rule
 #     `rest = split_off(size, block["size"])` => `rest = block["size"] - size`
 # wrong: the small pool keeps its rest -> large-rule
@@ -357,6 +363,8 @@ def peaks(events):
 #     `f"{number} is reserved by PyTorch"` => `f"{number} is allocated by PyTorch"`
 # wrong: no KiB -> raises-typeerror, keeps 2
 #     `(bytes|[KMG]iB)` => `([MG]iB)`
+# wrong: no bytes -> raises-typeerror, keeps 2
+#     `(bytes|[KMG]iB)` => `([KMG]iB)`
 # wrong: by their order -> figure-of-capacity
 def read_message(message):
     units = {"MiB": MIB, "GiB": GIB, "KiB": KIB}
@@ -470,6 +478,8 @@ def diagnose(numbers):
 #     `[min(lengths), max(lengths), *lengths]` => `[min(lengths), *lengths]`
 # wrong: nothing before -> as-it-comes, keeps 3
 #     `[min(lengths), max(lengths), *lengths]` => `lengths`
+# wrong: the lengths of the lab -> other-lengths, keeps 3
+#     `[min(lengths), max(lengths), *lengths]` => `[50, 250, *lengths]`
 # wrong: three more steps -> too-many, keeps 3
 #     `[min(lengths), max(lengths), *lengths]` => `[min(lengths), max(lengths), max(lengths), *lengths]`
 # wrong: a length that is none -> other-lengths, keeps 3
