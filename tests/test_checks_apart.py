@@ -78,10 +78,10 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
         (*sizes(gpt(3, 48, 4, 40, 100)), "bf16-autocast"), (*sizes(GROUPED), "bf16-autocast"),
     ]),
     "float32": (static.float32_slips, [
-        (gpt(3, 96, 6, 128, 200),), (gpt(5, 60, 5, 90, 150),), (GPTConfig.preset("nano"),),
+        (gpt(3, 96, 6, 128, 200),), (gpt(5, 60, 6, 89, 150),), (GPTConfig.preset("nano"),),
     ]),
-    "a block": (saved.block_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
-    "activations": (saved.saved_slips, [(gpt(3, 96, 6, 128, 200), 3, 100), (gpt(4, 60, 6, 90, 150), 1, 41)]),
+    "a block": (saved.block_slips, [(gpt(4, 91, 7, 120, 211), 3, 97), (gpt(3, 60, 5, 90, 152), 1, 41)]),
+    "activations": (saved.saved_slips, [(gpt(4, 91, 7, 120, 211), 3, 97), (gpt(3, 60, 5, 90, 152), 1, 41)]),
     "an eager block": (blocks.eager_slips, [(gpt(2, 84, 6, 128, 200), 3, 53), (gpt(2, 60, 5, 90, 150), 2, 37)]),
     "a llama's block": (blocks.llama_slips, [
         (block(84, 234, 14, 6, 2), 3, 41), (block(120, 310, 12, 10, 2), 1, 33),
