@@ -16,6 +16,7 @@ import psutil
 import pytest
 from nbgrader.api import Gradebook
 
+from tests.plays import play
 from tests.test_grade import LAB, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
 from tests.test_grade import graded as graded_cell
 from tools import ROOT, grade
@@ -34,24 +35,6 @@ def rows(root: Path, name: str) -> list[dict]:
 
 
 # The batch, with work that is not grading. The oracle is the clock, and what is alive.
-
-
-def play(task: Task, answer) -> None:
-    """What a task's name says: "sleep", "die", "hang" with a child that hangs, or "raise"."""
-    os.setsid()
-    what = task.lab
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "raise":
-        os.close(2)
-        raise RuntimeError
-    if what == "hang":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        (task.root / "child").write_text(str(child.pid))
-        time.sleep(600)
-    start = time.monotonic()
-    time.sleep(0.3)
-    answer.send({"problem": None, "from": start, "to": time.monotonic()})
 
 
 def tasks(root: Path, *what: str) -> list[Task]:
