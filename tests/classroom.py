@@ -27,9 +27,8 @@ from tools.bank_entries import Entry, read_bank
 from tools.bank_lab import Lab
 from tools.grade_one import GRADING
 from tools.grading.grades import load
-from tools.grading.worker import SUBMITTED
+from tools.grading.task import SUBMITTED
 
-KINDS = 6
 ODD = {  # what stands in the answer to the first exercise
     "attacks": """
 import os, shutil, subprocess, sys
@@ -42,7 +41,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(9999)  # left b
 import minigpt.checks
 minigpt.checks.score = lambda *args, **options: None
 """,
-    "does-not-end": "while True:\n    pass\n",
+    "does-not-end": "import time\nwhile True:\n    time.sleep(0.01)  # the machine is for the others, too\n",
     "exits": "import os\nos._exit(0)\n",
 }
 
@@ -50,13 +49,13 @@ minigpt.checks.score = lambda *args, **options: None
 class Class:
     """``students``: {name: the notebook as text}; ``kind``: {honest student: the number of its kind}."""
 
-    def __init__(self, lab: str, size: int, root: Path) -> None:
+    def __init__(self, lab: str, size: int, kinds: int, root: Path) -> None:
         self.lab, self.root = lab, root
         source = ROOT / "content" / "labs" / f"{lab}.md"
         self.course = Lab(source)
         self.entries = [each for each in read_bank(source.with_suffix(".bank.py"), self.course.answers) if honest(each)]
         self.blank = json.loads((ROOT / "labs" / lab / f"{lab}.ipynb").read_text(encoding="utf8"))
-        self.answers = [self.chosen(number) for number in range(min(KINDS, size))]
+        self.answers = [self.chosen(number) for number in range(min(kinds, size))]
         odd = [*ODD, "broken"] if size > len(ODD) + 1 else []
         places = {size * (i + 1) // (len(odd) + 1): name for i, name in enumerate(odd)}  # not next to each other
         self.students: dict[str, str] = {}
@@ -190,6 +189,7 @@ def together(made: Class, options: list[str]) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.classroom", description=__doc__.splitlines()[0])
     parser.add_argument("size", type=int, help="how many hand in, at least 6")
+    parser.add_argument("--kinds", type=int, default=6, help="of honest notebooks (default 6)")
     parser.add_argument("--lab", default="lab01-count")
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--sandbox", default="auto")
@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     options = ["--jobs", args.jobs, "--sandbox", args.sandbox]
     with tempfile.TemporaryDirectory(prefix="class-") as folder:
         alone = Path(folder, "alone")
-        made = Class(args.lab, args.size, Path(folder, "class"))
+        made = Class(args.lab, args.size, args.kinds, Path(folder, "class"))
         hand_in(alone, args.lab, {f"kind-{i}": made.text(answers) for i, answers in enumerate(made.answers)})
         hand_in(made.root, args.lab, made.students)
         code, seconds, _ = grade(alone, *options)

@@ -26,7 +26,7 @@ from tools.grading.gradebook import entries
 from tools.grading.grades import Exercise, Grade, load, save
 from tools.grading.stop import alone
 from tools.grading.tables import moodle, write
-from tools.grading.worker import SUBMITTED, Task
+from tools.grading.task import SUBMITTED, Task
 
 
 def rows(root: Path, name: str) -> list[dict]:

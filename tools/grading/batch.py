@@ -13,7 +13,7 @@ from multiprocessing import connection, forkserver, get_context, resource_tracke
 from multiprocessing.process import BaseProcess
 
 from tools.grading.stop import deaf
-from tools.grading.worker import Task, work
+from tools.grading.task import Task, work
 from tools.supervise import kill_tree
 
 LOOK = 0.25  # seconds between two looks at the clock, and at whether to stop
@@ -78,7 +78,7 @@ def run(
 def _start(task: Task, minutes: float, work: Callable) -> Running:
     context = get_context("forkserver")
     for _ in range(2):
-        _serve()
+        serve()
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=work, args=(task, theirs))
         try:
@@ -90,8 +90,8 @@ def _start(task: Task, minutes: float, work: Callable) -> Running:
     raise OSError("no process can be started: the one that they are forked from ends at once")
 
 
-def _serve() -> None:
-    """Start the server, if it does not run, deaf to Ctrl-C from its first moment on."""
+def serve() -> None:
+    """Start the server, if it does not run, deaf to Ctrl-C from its first moment on. Its imports take it seconds."""
     forkserver.set_forkserver_preload(PRELOADED)
     resource_tracker.ensure_running()  # the server starts it, and it would end the deafness
     with deaf():

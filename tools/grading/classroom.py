@@ -10,11 +10,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tools.grade_one import GRADING, settings
-from tools.grading import batch, gradebook, stamps, tables
+from tools.grading import batch, edition, gradebook, stamps, tables
 from tools.grading.box import held
 from tools.grading.grades import Exercise, Grade, load, save
+from tools.grading.task import SUBMITTED, Task
 from tools.grading.untouched import Kept, watched
-from tools.grading.worker import SUBMITTED, Task
 
 Pair = tuple[str, str]  # (student, lab)
 
@@ -71,6 +71,8 @@ class Classroom:
             if old := self.grades.get(pair):
                 save(self.root, replace(old, stamp=""))
         self.left = len(due)
+        if due:
+            batch.serve()  # meanwhile
         released = self._release(sorted({lab for _, lab in due}))
         tasks = []
         for pair in due:
@@ -133,6 +135,7 @@ class Classroom:
                 break
             try:
                 made[lab] = gradebook.release(self.root, lab)
+                edition.cached(self.root, lab)  # once, and not in each process that needs it
             except ValueError as error:
                 made[lab] = error
         return made

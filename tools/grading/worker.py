@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
@@ -21,26 +21,8 @@ from tools.grading import feedback, gradebook
 from tools.grading.judged import NOTES
 from tools.grading.one import grade
 from tools.grading.submission import check
+from tools.grading.task import SUBMITTED, Task
 from tools.supervise import kill_tree
-
-SUBMITTED = GRADING / "submitted"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be done about one submission."""
-
-    root: Path
-    student: str
-    lab: str
-    released: Path | None = None  # the student version; None: only its feedback is written again
-    hidden: bool = False  # hidden tests and mark schemes stay in the feedback
-    same: bool = False  # the student's files are those that were graded last
-    sandbox: str = "auto"
-
-    @property
-    def log(self) -> Path:
-        return self.root / GRADING / "logs" / f"{self.student}-{self.lab}.log"
 
 
 def work(task: Task, answer: connection.Connection) -> None:
