@@ -51,10 +51,10 @@ def course(tmp_path_factory) -> Path:
     for name, text in {"lessons/01-tiny": LESSON, **{f"labs/{lab}": LAB for lab in LABS}}.items():
         (root / "content" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "content" / f"{name}.md").write_text(text)
-    (root / ".venv").mkdir()
-    for path in Path(sys.prefix).iterdir():
-        if path.name != ".ready":
-            (root / ".venv" / path.name).symlink_to(path)
+    (root / ".venv" / "bin").mkdir(parents=True)  # a folder, so that the links of Python itself can be followed
+    for path in [*Path(sys.prefix).iterdir(), *Path(sys.prefix, "bin").iterdir()]:
+        if path.name not in (".ready", "bin"):
+            (root / ".venv" / path.relative_to(sys.prefix)).symlink_to(path)
     (root / ".venv" / ".ready").touch()
     run(root, "make notebooks")
     for student in STUDENTS:
