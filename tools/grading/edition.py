@@ -30,7 +30,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from tools import ROOT
 from tools.grading import stand_ins
-from tools.grading.reaching import Package
+from tools.grading.reaching import Package, imports_of
 from tools.grading.truths import Known, known
 
 SENT = ("minigpt.memory.buckets", "minigpt.memory.units")  # modules whose values are handed to and fro
@@ -53,7 +53,11 @@ def write(folder: Path, notebook: Path) -> None:
     package.reach(MODELS, "GPTConfig") if unbuilt else package.reach_all(MODELS)
     setup = [cell for cell in cells if {"setup", "parameters"} & set(cell.metadata.get("tags", []))]
     answers = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
-    package.reach_from_notebook(*("\n".join(plain(cell.source) for cell in part) for part in (setup, answers)))
+    texts = ["\n".join(plain(cell.source) for cell in part) for part in (setup, answers)]
+    package.reach_from_notebook(*texts)
+    for module, name in imports_of(ast.parse(texts[0])).values():  # a right answer may make what is handed to and fro
+        if package.home(module, name) in SENT:
+            package.reach(module, name)
     for module, text in sorted(package.modules.items()):
         source = text.text
         removed = sorted(facts.of(module) - package.reached(module))
