@@ -21,7 +21,7 @@ from tests.test_grade import LAB, course, hand_in, solved, source_notebook  # no
 from tests.test_grade import graded as graded_cell
 from tools import ROOT, grade
 from tools.grade_one import GRADING, settings
-from tools.grading import batch, stamps
+from tools.grading import batch, edition, stamps
 from tools.grading.gradebook import entries
 from tools.grading.grades import Exercise, Grade, load, save
 from tools.grading.stop import alone
@@ -132,14 +132,20 @@ def test_stamps_follow_contents_and_names(tmp_path):
 # The command.
 
 
+@pytest.fixture(scope="module")
+def begun(course) -> tuple[Path, nbformat.NotebookNode]:  # noqa: F811
+    """A course with an empty gradebook and the lab's edition, which take seconds to make."""
+    edition.cached(course[0], LAB)
+    return course
+
+
 @pytest.fixture
-def small(course, tmp_path) -> tuple[Path, nbformat.NotebookNode]:  # noqa: F811
+def small(begun, tmp_path) -> tuple[Path, nbformat.NotebookNode]:
     """A course of its own, with two submissions."""
-    shutil.copytree(course[0] / "solutions", tmp_path / "solutions")
-    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    shutil.copytree(begun[0], tmp_path, dirs_exist_ok=True)
     for student in ("anna", "ben"):
-        hand_in(tmp_path, student, solved(course[1], "square"))
-    return tmp_path, course[1]
+        hand_in(tmp_path, student, solved(begun[1], "square"))
+    return tmp_path, begun[1]
 
 
 def command(root: Path, *options: str) -> int:
