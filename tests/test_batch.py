@@ -71,6 +71,20 @@ def test_a_stop_ends_what_runs(tmp_path):
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
 
 
+def test_a_ctrl_c_that_comes_before_a_process_is_on_its_own_is_not_for_it():
+    """And one that comes afterwards is."""
+    script = """import os, signal
+from tools.grading.stop import hear_no_other
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+os.kill(os.getpid(), signal.SIGINT)
+hear_no_other()
+print("goes on", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+print("too far")"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "goes on\n" and done.stderr.endswith("KeyboardInterrupt\n")
+
+
 def test_a_folder_is_graded_by_one(tmp_path):
     with alone(tmp_path), pytest.raises(ValueError, match="another grading is at work"), alone(tmp_path):
         pass

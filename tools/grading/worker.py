@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import threading
 import time
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from tools.grade_one import GRADING
 from tools.grading import feedback, gradebook
 from tools.grading.judged import NOTES
 from tools.grading.one import grade
+from tools.grading.stop import hear_no_other
 from tools.grading.submission import check
 from tools.grading.task import SUBMITTED, Task
 from tools.supervise import kill_tree
@@ -27,9 +27,7 @@ from tools.supervise import kill_tree
 
 def work(task: Task, answer: connection.Connection) -> None:
     """Do it, and answer {"exercises": [...], "notes": [...], "problem": sentence or None}."""
-    os.setsid()  # Ctrl-C in the terminal is for the process that asked
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a kernel inherits this, and is interrupted by it
+    hear_no_other()  # a kernel inherits this, and is interrupted by a signal
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
