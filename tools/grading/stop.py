@@ -48,7 +48,7 @@ def deaf() -> Iterator[None]:
 
 
 def hear_no_other() -> None:
-    """This process leaves the terminal's Ctrl-C to the one that asked, also if it came a moment ago. It hears its own."""
+    """This process leaves the terminal's Ctrl-C to who asked, also if it came a moment ago. It hears its own."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that waits
     signal.signal(signal.SIGINT, signal.default_int_handler)
