@@ -23,7 +23,8 @@ class Formgrader:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/formgrader"
+        self.server = f"http://127.0.0.1:{self.port}"
+        self.url = f"{self.server}/formgrader"
         self.session = requests.Session()
         self.session.trust_env = False  # no proxy between two programs of one machine
         self.session.headers["Authorization"] = f"token {self.token}"

@@ -71,7 +71,8 @@ def in_a_browser(there: Formgrader, course: Path, lab: str, student: str, points
     """Given on the submission's page, as a person does; a picture of it is left in the course's folder."""
     number = there.submissions(lab)[student]
     with Browser(course / "browser") as browser:
-        browser.open(f"{there.url}/submissions/{number}/?token={there.token}")
+        browser.open(f"{there.server}/api/status?token={there.token}")  # logs in, as the address that is printed does
+        browser.open(f"{there.url}/submissions/{number}/")
         browser.until("window.jQuery && !jQuery.active && document.querySelector('#explain-comment').placeholder")
         browser.type("#explain", f"{points:g}")
         browser.type("#explain-comment", comment)
