@@ -75,8 +75,8 @@ class FeedbackExporter(OfflineExporter):
         self.rows, part = [], ""
         for cell in nb.cells:
             join_streams(cell)
-            if cell.cell_type == "markdown" and "nbgrader" not in cell.metadata:
-                headings = re.findall(r"^#{1,3} (.+)$", cell.source, re.M)
+            if cell.cell_type == "markdown" and ("nbgrader" not in cell.metadata or is_task(cell)):
+                headings = re.findall(r"^#{1,3} (.+)$", readable(cell.source, hidden=False), re.M)
                 part = headings[-1] if headings else part
             graded = is_grade(cell) or is_task(cell)
             if graded and not is_solution(cell):
