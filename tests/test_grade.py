@@ -23,7 +23,7 @@ from tools.grading.gradebook import release
 from tools.grading.notebook import read
 from tools.grading.repair import repair
 from tools.grading.submission import check
-from tools.grading.worker import SUBMITTED
+from tools.grading.task import SUBMITTED
 
 LAB = "lab01-tiny"
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -141,7 +141,7 @@ class Box:
         mounts |= {path: memory for path in map(Path, ("/box", "/tmp", "/student", "/dev/shm"))}
         mounts |= {path: ["--ro-bind", str(path)] for path in pythons()}
         mounts |= {Path("/course", path.name): ["--ro-bind", str(path)] for path in self.packages}
-        mounts |= {path: memory for name in self.hidden if (path := Path(get_path("purelib"), name)).is_dir()}
+        mounts |= {path: memory for name in self.hidden for path in installed(name)}
         mounts |= {Path("/start.py"): ["--ro-bind", str(START)], sockets: ["--bind", str(sockets)]}
         mounts |= {Path("/given"): ["--ro-bind", str(self.files)]} if self.files else {}
         for path, how in sorted(mounts.items(), key=lambda each: len(each[0].parts)):  # what lies below comes after
@@ -191,3 +191,10 @@ def pythons() -> list[Path]:
         path = path.parent / os.readlink(path)
         found.append(Path(os.path.abspath(path)).parents[1])
     return list(dict.fromkeys(each for each in found if len(each.parts) > 2))
+
+
+def installed(name: str) -> list[Path]:
+    """Where a package lies; a link in one of these folders leads to another of them, or out of the box to nothing."""
+    below = Path(get_path("purelib")).relative_to(sys.prefix) / name
+    there = [(each / below, each.resolve() / below) for each in dict.fromkeys([Path(sys.prefix), *pythons()])]
+    return [path for path, real in there if path.is_dir() and path.resolve() == real]

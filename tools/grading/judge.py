@@ -87,8 +87,8 @@ def _execute(cell: NotebookNode, space: dict, channel: answers.Channel) -> float
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     if not functions:
         for name in sorted(_unknown(tree, space)):
-            given = channel.answer(name)
-            space[name] = Called(name, given.channel) if isinstance(given, answers.Elsewhere) else given
+            there = channel.answer(name)
+            space[name] = Called(name, there.channel) if isinstance(there, answers.Elsewhere) else there
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, f"<{_name(cell)}>", "exec"), space)
     value = eval(compile(ast.Expression(last.value), f"<{_name(cell)}>", "eval"), space) if last else None
