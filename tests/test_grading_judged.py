@@ -159,34 +159,49 @@ class Nobody(Channel):
         return True
 
 
+def check_x(body: str):
+    return graded("check-x", f"from minigpt import checks\n\n\n@checks.check\ndef check_x(x):\n    {body}", 2)
+
+
+WRONG = 'raise checks.Wrong("differs", "no")'
+
+
 @pytest.mark.parametrize(
-    "source, points",
+    "body, points",
     [
-        ("assert 1 == 1", 2),
-        ("assert 1 == 2, 'no'", 0),
-        ("from minigpt import checks\nraise checks.Wrong('differs', 'no')", 0),
-        ("1.5", 1.5),
-        ("from minigpt import checks\nchecks.Points(0.5, checks.Wrong('differs', 'no'))", 0.5),
-        ("print('Passed: it is')", 2),
-        ("raise KeyError('the check is broken')", 0),
-        ("import sys\nsys.exit()", 0),
-        ("@print\ndef check():\n    pass", 2),
+        ('with checks.judging("it is"):\n        assert 1 == 1', 2),
+        ('with checks.judging("it is"):\n        assert 1 == 2, "no"', 0),
+        (f"{WRONG}\n    return checks.score('it')", 0),
+        ("return checks.score('it', checks.part(1.5, print), checks.part(0.5, lambda: len(x)))", 0),
+        (
+            f"def no():\n        {WRONG}\n    return checks.score('it', checks.part(1.5, print), checks.part(0.5, no))",
+            1.5,
+        ),
+        ("return checks.score('it', checks.part(2, print))", 2),
+        ("raise KeyError('the check is broken')\n    return checks.score('it')", 0),
+        ("import sys\n    sys.exit()\n    return checks.score('it')", 0),
     ],
 )
-def test_nbgrader_reads_the_points_of_a_verdict(source, points):
-    cell = graded("check", source, 2)
+def test_nbgrader_reads_the_points_of_a_verdict(body, points):
+    cell = check_x(body)
     cell.outputs = judge(cell, {}, Nobody()).outputs
     assert determine_grade(cell) == (points, 2)
 
 
 def test_a_check_that_fails_itself_is_named():
-    verdict = judge(graded("check-x", "raise KeyError('broken')", 2), {}, Nobody())
+    verdict = judge(check_x("raise KeyError('broken')\n    return checks.score('it')"), {}, Nobody())
     assert verdict.broken == "the check check-x itself failed with KeyError: 'broken'" and not verdict.ids
+
+
+@pytest.mark.parametrize("source", ["assert x(1) == 1", "1.5", "@print\ndef check_x(x):\n    pass"])
+def test_a_check_of_another_form_gives_no_points_and_is_named(source):
+    verdict = judge(graded("check-x", source, 2), {}, Nobody())
+    assert verdict.points == 0 and "cell 'check-x': a check cell is" in verdict.broken
 
 
 def test_what_one_check_leaves_behind_is_not_there_for_the_next():
     namespace = {"a": 1}
-    judge(graded("check", "b = a", 1), namespace, Nobody())
+    judge(check_x('with checks.judging("it is"):\n        assert a == 1'), namespace, Nobody())
     assert namespace == {"a": 1}
 
 
