@@ -215,13 +215,22 @@ def test_of_other_cells_only_what_they_define_runs_beside_the_answers():
     source = "import math\n%matplotlib inline\nx = math.pi\ndef f():\n    return 1\nprint(f())\nclass A:\n    pass"
     assert closed.definitions(source) == "import math\ndef f():\n    return 1\nclass A:\n    pass"
     assert closed.definitions("def broken(") == ""
-    assert closed.names("def f(): pass\nclass A: pass\na, b = 1, 2\nc: int = 3\nimport math") == {
-        "f",
-        "A",
-        "a",
-        "b",
-        "c",
-    }
+    source = "def f():\n    d = 1\nclass A: pass\na, b = 1, 2\nc: int = 3\nimport math"
+    assert closed.names(source) == {"f", "A", "a", "b", "c", "math"}
+
+
+def test_an_answer_leans_on_the_cells_whose_names_it_reads_and_on_no_others():
+    cells = [
+        "import math\nmath.pi = 3\ndef first(x): return helper(x)",
+        "def helper(x): return math.pi",
+        "import os\nos.environ.clear()\nother = 1",
+        "def last(x):\n    other = first(x)\n    return other",
+    ]
+    assert closed.leaning(cells, {"last"}, there={"math"}) == [cells[0], cells[1], cells[3]]
+    assert closed.leaning(cells, {"helper"}, there={"math"}) == [cells[1]]
+    assert [closed.acts(cell) for cell in cells] == [True, False, True, False]
+    assert not closed.acts("raise NotImplementedError()") and not closed.acts("'text'\na = 1\nclass A: pass")
+    assert closed.acts("a = print()") and closed.acts("torch.equal = 1")
 
 
 def test_a_check_is_about_the_exercises_right_above_it():

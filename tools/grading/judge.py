@@ -79,6 +79,14 @@ def judge(cell: NotebookNode, namespace: dict, channel: answers.Channel) -> Verd
     return Verdict(float(result), getattr(result, "verdict", None), [*_stream(said), number])
 
 
+def unreadable(broken: str) -> Verdict:
+    """A check that failed, and would not have with the course's own answers: what these said of themselves was none."""
+    wrong = Wrong(
+        "broken-reply", "what came back from the answer cannot be judged; is it of the kind that was asked for?"
+    )
+    return Verdict(0.0, wrong, [_error(wrong)], f"{broken}; with the course's own answers it does not")
+
+
 def _execute(cell: NotebookNode, space: dict) -> float | None:
     """The points that the check gives, or None for all of them."""
     name = _name(cell)

@@ -26,7 +26,7 @@ from tools import ROOT
 from tools.grading import edition, stand_ins
 from tools.grading.box import Box, held
 from tools.grading.closed import Closed, exercise
-from tools.grading.judge import SHARED, Verdict, judge, prepared
+from tools.grading.judge import SHARED, Verdict, judge, prepared, unreadable
 from tools.grading.kernels import BoxedManager, Kernel, reply
 from tools.grading.untouched import untouched
 
@@ -35,6 +35,7 @@ ALIVE = 10  # seconds in which a kernel that has nothing to do answers
 REVIVED = 5  # times that one submission gets a new kernel
 NOTES: list[str] = []  # what there is to say of the submission that this process graded last, a sentence each
 AGAIN = "An earlier part has not passed, so this one was judged with the course's own earlier answers."
+ALONE = "Another cell of this notebook spoils this answer, so it was judged where that cell has not run."
 
 
 class Judged(Execute):
@@ -203,20 +204,34 @@ class Judged(Execute):
             return
         while self.waiting:
             self.waiting.pop(0).result()
-        channel = self.closed.beside(self.opened)
-        verdict = judge(self.checks[name], self.namespace, channel)
+        verdict = self._ask(name)
+        if verdict.points is not None and (alone := self.closed.alone(name)):
+            verdict = self._again(name, verdict, alone, ALONE)
         if "earlier-part" in verdict.ids:
-            with self.closed.course(name):
-                again = judge(self.checks[name], self.namespace, channel)
-            if again.better(verdict):
-                again.outputs.insert(0, new_output("stream", name="stdout", text=f"{AGAIN}\n"))
-                verdict = again
-        self._take(cell, verdict)
-
-    def _take(self, cell, verdict: Verdict) -> None:
-        cell.outputs, cell.execution_count = verdict.outputs, None
+            verdict = self._again(name, verdict, self.closed.course(name), AGAIN)
         if verdict.broken:
+            verdict = self._whose(name, verdict)
             self.broken.append(verdict.broken)
+        self.closed.anew()
+        cell.outputs, cell.execution_count = verdict.outputs, None
+
+    def _ask(self, name: str) -> Verdict:
+        return judge(self.checks[name], self.namespace, self.closed.beside(self.opened))
+
+    def _again(self, name: str, verdict: Verdict, where: contextlib.AbstractContextManager, why: str) -> Verdict:
+        """The better one, of ``verdict`` and of what comes of it there."""
+        with where:
+            again = self._ask(name)
+        if not again.better(verdict):
+            return verdict
+        again.outputs.insert(0, new_output("stream", name="stdout", text=f"{why}\n"))
+        return again
+
+    def _whose(self, name: str, verdict: Verdict) -> Verdict:
+        """Of a check that failed itself: whether it fails with the course's own answers, too. Else a reply lied."""
+        with self.closed.solved():
+            right = self._ask(name)
+        return verdict if right.broken else unreadable(verdict.broken)
 
     def _log(self, begun: float, what: str) -> None:
         print(f"{time.monotonic() - begun:7.2f} s  {what}", file=sys.stderr)
