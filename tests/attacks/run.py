@@ -152,7 +152,7 @@ def sums(root: Path, home: Path) -> dict[str, tuple]:
             what = os.readlink(path) if path.is_symlink() else ""
             if stat.S_ISREG(status.st_mode):
                 what = hashlib.sha256(path.read_bytes()).hexdigest()
-            if not stat.S_ISDIR(status.st_mode) or not any(each.startswith(name) for each in own):
+            if not stat.S_ISDIR(status.st_mode) or folder == root or not any(each.startswith(name) for each in own):
                 found[str(path)] = (status.st_mode, what)
     return found
 
