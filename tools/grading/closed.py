@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import symtable
 import sys
 import time
 from collections.abc import Iterator
@@ -187,6 +188,15 @@ def names(source: str) -> set[str]:
     return imported | stored | {node.name for node in found if isinstance(node, DEFINES[2:])}
 
 
+def reads(source: str) -> set[str]:
+    """The names of the notebook that a cell reads, in its functions, too."""
+    tables = [symtable.symtable(ast.unparse(parsed(source)), "cell", "exec")]
+    for table in tables:
+        tables += table.get_children()
+    return {each.get_name() for table in tables for each in table.get_symbols()
+            if each.is_referenced() and (table is tables[0] or each.is_global())}  # fmt: skip
+
+
 def acts(source: str) -> bool:
     """Whether a cell does anything when it runs but define, give values to names, and fail."""
     for node in parsed(source).body:
@@ -207,7 +217,5 @@ def leaning(cells: list[str], wanted: set[str], there: set[str]) -> list[str]:
     needed: set[str] = set()
     while more := [source for source in cells if source not in needed and names(source) & wanted]:
         needed.update(more)
-        for source in more:
-            read = {node.id for node in ast.walk(parsed(source)) if isinstance(node, ast.Name)}
-            wanted = wanted | read - names(source) - there
+        wanted = wanted.union(*(reads(source) - names(source) for source in more)) - there
     return [source for source in cells if source in needed]

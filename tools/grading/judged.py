@@ -25,7 +25,7 @@ from traitlets import Integer, Unicode
 from tools import ROOT
 from tools.grading import edition, stand_ins
 from tools.grading.box import Box, held
-from tools.grading.closed import Closed, exercise
+from tools.grading.closed import Closed, acts, exercise
 from tools.grading.judge import SHARED, Verdict, judge, prepared, unreadable
 from tools.grading.kernels import BoxedManager, Kernel, reply
 from tools.grading.untouched import untouched
@@ -158,9 +158,10 @@ class Judged(Execute):
             raise TimeoutError
 
     def _revive(self) -> None:
-        """A new kernel, in which setup and the answers have run that were finished."""
+        """A new kernel, in which setup and finished answers have run; from the second on those that only define."""
         self.revived += 1
-        kept = [cell for cell in self.done if SHARED & {*cell.metadata.get("tags", [])} or not self._given(cell)]
+        kept = [cell for cell in self.done if SHARED & {*cell.metadata.get("tags", [])} or not self._given(cell)
+                and not (self.revived > 1 and acts(cell.source))]  # fmt: skip
         self.done = []
         self._cleanup_kernel()
         self.create_kernel_manager()
