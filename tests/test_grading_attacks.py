@@ -10,6 +10,7 @@ import pytest
 from tests import attacks
 from tests.attacks.__main__ import HELD
 from tests.attacks.run import grade
+from tools.grading.box import not_held
 
 SOME = {  # the worst of each kind
     "raises scores in the gradebook", "rights taken away", "patches the package's modules",
@@ -18,7 +19,7 @@ SOME = {  # the worst of each kind
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["auto", pytest.param("off", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(way, marks=pytest.mark.slow) for way in ("auto", "off")])
 def batch(request, tmp_path_factory):
     numbers = [number for number, each in enumerate(attacks.ATTACKS) if each.name in SOME]
     return grade(numbers, request.param, tmp_path_factory.mktemp(request.param))
@@ -26,6 +27,11 @@ def batch(request, tmp_path_factory):
 
 def test_nobody_gains_anything_by_an_attack_and_nobody_loses_anything(batch):
     assert len(batch.places) == len(SOME) and batch.faults() == [], batch.said
+
+
+def test_what_is_not_held_is_said_first(batch):
+    first = batch.said.splitlines()[0]
+    assert (first == f"grade: {not_held(batch.way)}.") == bool(not_held(batch.way))
 
 
 def test_no_script_is_on_a_page(batch):

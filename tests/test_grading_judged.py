@@ -138,6 +138,7 @@ def graded_by(tmp_path_factory):
             done = nbformat.read(root / GRADING / "autograded" / sandbox / LAB / released.name, as_version=4)
             told = {cell.id: words(cell) for cell in done.cells}
             known[sandbox] = SimpleNamespace(problem=problem, points=points, words=told, notes=[*one.NOTES])
+            known[sandbox].verdicts = {cell.id: cell.metadata.get("verdict") for cell in done.cells}
         return known[sandbox]
 
     return ask
@@ -147,7 +148,10 @@ def words(cell) -> str:
     return " ".join(output.get("text") or output.get("evalue") or "" for output in cell.get("outputs", ()))
 
 
-@pytest.fixture(params=["off", pytest.param("require", marks=needs_bubblewrap)])
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(params=[pytest.param("off", marks=SLOW), pytest.param("require", marks=[SLOW, needs_bubblewrap])])
 def grades(request, graded_by):
     return graded_by(request.param)
 
@@ -173,6 +177,11 @@ def test_the_words_say_why(grades):
         "check-lies": "what came back from the answer cannot be judged",
     }.items():
         assert sentence in grades.words[name].replace("2.0", "2"), name
+
+
+def test_the_verdicts_have_ids(grades):
+    wanted = {"check-ends": "ends-program", "check-lies": "broken-reply", "check-part": "differs", "check-twice": ""}
+    assert {name: grades.verdicts[name] for name in wanted} == wanted
 
 
 def test_a_check_that_a_reply_breaks_is_noted(grades):

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
+from IPython.paths import get_ipython_dir
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.util import run_sync
 from nbformat.v4 import new_output
@@ -61,6 +62,7 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
+        get_ipython_dir()  # which makes it: that is no doing of the student's
         alone: contextlib.AbstractContextManager[None] = (
             contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
         )
@@ -215,6 +217,7 @@ class Judged(Execute):
             self.broken.append(verdict.broken)
         self.closed.anew()
         cell.outputs, cell.execution_count = verdict.outputs, None
+        cell.metadata["verdict"] = verdict.wrong.id if verdict.wrong else ""  # for points.csv
 
     def _ask(self, name: str) -> Verdict:
         return judge(self.checks[name], self.namespace, self.closed.beside(self.opened))
