@@ -29,7 +29,7 @@ from minigpt.checks.verdict import Wrong
 from tools.grading.box import Box
 from tools.grading.judge import SHARED, shared
 
-QUICK = 10  # seconds; cells that take longer run once
+QUICK = 3  # seconds; cells that take longer run once
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
