@@ -34,7 +34,7 @@ CHECK = """from minigpt import checks
 
 @checks.check
 def check_{name}({name}):
-    def right(answer, x):
+    def is_right_of_a_tiny_lab(answer, x):
         if checks.call(answer, x) != {truth}:
             raise checks.Wrong("not-{name}", "{name} of " + str(x) + " is wrong")
 
@@ -42,7 +42,7 @@ def check_{name}({name}):
     ### BEGIN HIDDEN TESTS
     cases += [7, 11, 20]
     ### END HIDDEN TESTS
-    return checks.score("{name} is right", checks.part({points}, right, {name}, each=cases))"""
+    return checks.score("{name} is right", checks.part({points}, is_right_of_a_tiny_lab, {name}, each=cases))"""
 
 
 @dataclass(frozen=True)

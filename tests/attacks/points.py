@@ -102,9 +102,8 @@ attack("reading", "reads the truths from frames", """
         frame = sys._getframe()
         while frame:
             for scope in (frame.f_locals, frame.f_globals):
-                for name in ("truth", "expected", "right", "cases"):
-                    if name in scope:
-                        return x * x
+                if "is_right_of_a_tiny_lab" in scope or "cases" in scope:
+                    return x * x
             frame = frame.f_back
         return 7
 """)  # fmt: skip
@@ -112,7 +111,7 @@ attack("reading", "looks for the judge among all objects", """
     import gc
     def square(x):
         for each in gc.get_objects():
-            if type(each).__name__ == "function" and each.__name__ in ("check_square0", "check_square1", "right"):
+            if type(each).__name__ == "function" and each.__name__ in ("check_double", "is_right_of_a_tiny_lab"):
                 return x * x
         return 7
 """)  # fmt: skip

@@ -35,6 +35,7 @@ SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing i
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
 REVIVED = 5  # times that one submission gets a new kernel
 NOTES: list[str] = []  # what there is to say of the submission that this process graded last, a sentence each
+GONE = {"ends-program", "not-run"}  # what is said of an answer when another has ended its process
 AGAIN = "An earlier part has not passed, so this one was judged with the course's own earlier answers."
 ALONE = "Another cell of this notebook spoils this answer, so it was judged where that cell has not run."
 
@@ -223,10 +224,11 @@ class Judged(Execute):
         return judge(self.checks[name], self.namespace, self.closed.beside(self.opened))
 
     def _again(self, name: str, verdict: Verdict, where: contextlib.AbstractContextManager, why: str) -> Verdict:
-        """The better one, of ``verdict`` and of what comes of it there."""
+        """The better one, of ``verdict`` and of what comes of it there; there, where here its process had ended."""
         with where:
             again = self._ask(name)
-        if not again.better(verdict):
+        ended = GONE & verdict.ids and again.ids != verdict.ids and not verdict.better(again)
+        if not (again.better(verdict) or ended):
             return verdict
         again.outputs.insert(0, new_output("stream", name="stdout", text=f"{why}\n"))
         return again
