@@ -17,8 +17,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from tests.plays import play
-from tests.test_grade import LAB, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
-from tests.test_grade import graded as graded_cell
+from tests.test_grade import LAB, check_cell, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
 from tools import ROOT, grade
 from tools.grade_one import GRADING, settings
 from tools.grading import batch, edition, stamps
@@ -203,7 +202,7 @@ def test_a_course_of_a_term(small, capsys):
     assert "nearly" in (root / GRADING / "feedback" / "anna" / LAB / f"{LAB}.html").read_text()
 
     source = source_notebook()
-    source.cells[-1].source = "assert square(2) == 5"
+    source.cells[-1] = check_cell("square-check", "square", "assert square(2) == 5", 3)
     nbformat.write(source, root / "solutions" / LAB / f"{LAB}.ipynb")
     capsys.readouterr()
     assert command(root) == 0
@@ -215,7 +214,7 @@ def test_a_course_of_a_term(small, capsys):
 
     source.cells = [
         *source_notebook().cells[:4],
-        graded_cell("half", "assert double(1) == 2", 1),
+        check_cell("half", "double", "assert double(1) == 2", 1),
     ]  # one goes, one comes
     nbformat.write(source, root / "solutions" / LAB / f"{LAB}.ipynb")
     assert command(root) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from tqdm import tqdm
 
 from tools.grade_one import GRADING, settings
 from tools.grading import batch, edition, gradebook, stamps, tables
-from tools.grading.box import held
+from tools.grading.box import held, not_held
 from tools.grading.grades import Exercise, Grade, load, save
 from tools.grading.task import SUBMITTED, Task
 from tools.grading.untouched import Kept, watched
@@ -67,6 +68,8 @@ class Classroom:
             files = stamps.of_files([folder], folder)
             new[pair] = Grade(*pair, files=files, stamp=stamps.of_submission(files, course[pair[1]]))
         due = [pair for pair in pairs if args.again or not self._finished(new[pair], args.minutes)]
+        if due and (open_to := not_held(args.sandbox)):
+            print(f"grade: {open_to}.", file=sys.stderr)
         if len(due) < len(pairs):
             print(f"{len(pairs) - len(due)} of {len(pairs)} have not changed since they were graded (--again: all)")
         for pair in due:  # an earlier record stays until the new one is there, but is not finished any more
