@@ -79,15 +79,17 @@ def returns(accumulate: Callable, case: Case) -> None:
 
 def few(accumulate: Callable) -> None:
     """Saved at once: what one micro-batch saves, whatever their number."""
-    kept = []
-    for case in (Case((5, 3), 2), Case((5, 3, 6, 2, 4, 7), 2)):
-        kept.append(accumulating.kept(accumulate, unsure_model(), *batch(case), case.rows))
-    if not kept[1] < 1.5 * kept[0]:
-        raise Wrong(
-            "graphs-held",
-            f"with 3 micro-batches {kept[1]:,} bytes are saved for backward at once, with 1 it is {kept[0]:,}: each "
-            "micro-batch, of at most `rows` sequences, must go backward before the next one goes forward",
-        )
+    for rows in (2, 1):
+        kept = []
+        for case in (Case((5, 3, 6)[:rows], rows), Case((5, 3, 6, 2, 4, 7)[: 3 * rows], rows)):
+            kept.append(accumulating.kept(accumulate, unsure_model(), *batch(case), case.rows))
+        if not kept[1] < 1.5 * kept[0]:
+            raise Wrong(
+                "graphs-held",
+                f"rows={rows}: with 3 micro-batches {kept[1]:,} bytes are saved for backward at once, with 1 it is "
+                f"{kept[0]:,}: each micro-batch, of at most `rows` sequences, must go backward before the next one "
+                "goes forward",
+            )
 
 
 def batch(case: Case) -> tuple[Tensor, Tensor]:
@@ -95,6 +97,7 @@ def batch(case: Case) -> tuple[Tensor, Tensor]:
     generator, size = torch.Generator().manual_seed(len(case.counts)), (len(case.counts), TINY.context)
     tokens, targets = torch.randint(TINY.vocab_size, (2, *size), generator=generator)
     for row, count in zip(targets, case.counts):
+        row[-1] = 0  # which is a token as any other
         row[: TINY.context - count] = IGNORE  # as a prompt is
     return tokens, targets
 

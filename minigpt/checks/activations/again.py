@@ -1,7 +1,7 @@
 """Judging a checkpoint that a student wrote: a block that keeps its input and runs again, beside the plain block.
 
-    backward(Checkpoint, case)      ``Checkpoint.apply(run, x, *parameters)``: output, gradients, random numbers
-    in_a_row(Checkpoint, case)      the same for several blocks, one after the other
+    backward(Checkpoint, case)      ``Checkpoint.apply(run, x, *parameters)``: output, gradients, random numbers;
+                                    of several blocks, too, one after the other
     keeps(Checkpoint)               the input, and nothing else, wherever it may be kept
 
 Between forward and backward other random numbers are drawn, so that a block whose dropout draws anew shows.
@@ -59,6 +59,15 @@ class Case(NamedTuple):
 
 
 def backward(checkpoint: Any, case: Case) -> None:
+    try:
+        _backward(checkpoint, case)
+    except Wrong as wrong:
+        if case.blocks > 1 and (wrong.id in ("differs", "missing", "not-finite") or wrong.id.startswith("raises-")):
+            raise Wrong("not-on-ctx", f"{case.text}: {ON_CTX}") from None
+        raise
+
+
+def _backward(checkpoint: Any, case: Case) -> None:
     blocks, x, pull = _made(case)
     said = _ask(checkpoint, blocks, x.clone().requires_grad_(case.trained_input), pull)
     found = _found(said, case)
@@ -86,15 +95,6 @@ def backward(checkpoint: Any, case: Case) -> None:
             f"{case.text}: after backward the random numbers go on from another place than without a checkpoint; set "
             "the generator's state back when the second run is done",
         )
-
-
-def in_a_row(checkpoint: Any, case: Case) -> None:
-    try:
-        backward(checkpoint, case)
-    except Wrong as wrong:
-        if wrong.ids & {"differs", "missing", "not-finite"} or wrong.id.startswith("raises-"):
-            raise Wrong("not-on-ctx", f"{case.text}: {ON_CTX}") from None
-        raise
 
 
 def keeps(checkpoint: Any) -> None:

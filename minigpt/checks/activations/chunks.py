@@ -1,8 +1,7 @@
 """Judging a cross-entropy in chunks that a student wrote; the truth is torch's on all logits, and the meter.
 
 gradients(Chunked, case)      ``Chunked.apply(hidden, weight, targets, chunk)``: the loss and both gradients
-never_whole(Chunked, case)    by what it makes: ``chunk`` tokens' logits at a time, and little that waits for backward
-follows(Chunked, case)        what it makes is on the device of what it gets
+never_whole(Chunked, case)    by what it makes: ``chunk`` tokens' logits at a time, and little that waits
 """
 
 from __future__ import annotations
@@ -89,6 +88,13 @@ def never_whole(chunked: Any, case: Case) -> None:
             f"{case.text}: a tensor of {said.get('largest', 0):,} bytes is made; all logits have {whole:,}, and are "
             "never to be there at once",
         )
+    largest = max(4 * case.chunk * case.words, 4 * (case.tokens + case.words) * case.width)
+    if not said["largest"] <= 2 * largest:
+        raise Wrong(
+            "other-chunks",
+            f"{case.text}: a tensor of {said['largest']:,} bytes is made, and the logits of a chunk have "
+            f"{4 * case.chunk * case.words:,}: take `chunk` tokens at a time, as many as it says",
+        )
     if not said["waits"] < 1.5 * few:
         raise Wrong(
             "pieces-kept",
@@ -101,20 +107,6 @@ def never_whole(chunked: Any, case: Case) -> None:
             f"{case.text}: {said['peak']:,} bytes are there at once, where all logits have {whole:,}: a chunk must be "
             "gone before the next one is made",
         )
-    largest = max(4 * case.chunk * case.words, 4 * (case.tokens + case.words) * case.width)
-    if not said["largest"] <= 2 * largest:
-        raise Wrong(
-            "other-chunks",
-            f"{case.text}: a tensor of {said['largest']:,} bytes is made, and the logits of a chunk have "
-            f"{4 * case.chunk * case.words:,}: take `chunk` tokens at a time, as many as it says",
-        )
-
-
-def follows(chunked: Any, case: Case) -> None:
-    said = functions.follows_device(chunked, *made(case), case.chunk)
-    if "same device" in said or "but is on" in said or "two devices" in said:
-        raise Wrong("other-device", f"{case.text}: it makes a tensor on the CPU and meets it with one that is "
-                                    "elsewhere; say device=hidden.device, or hidden.new_zeros(...)")  # fmt: skip
 
 
 def made(case: Case) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,7 +4,6 @@
     checkpoint_keeps(Checkpoint, block, x, pull)        bytes that are there after forward, and after backward
     chunked(Chunked, hidden, weight, targets, chunk)    loss, and the gradients of 3 times it
     chunked_makes(Chunked, ...)                         bytes that are made, and wait for backward
-    follows_device(Chunked, ...)                        what its forward says where all tensors are on the meta device
 
 ``function`` says whether what is asked is a ``torch.autograd.Function`` at all; nothing else is in a record where not.
 """
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.closing import by_hand
-from minigpt.checks.probes import probe, tried
+from minigpt.checks.probes import probe
 from minigpt.checks.probes.watching import Watch, python_bytes
 
 
@@ -139,20 +138,6 @@ def chunked_makes(function: Any, hidden: Tensor, weight: Tensor, targets: Tensor
         waits = max(watch.alive(), watch.kept)
     return {"function": True, "waits": waits, "largest": watch.largest, "peak": watch.peak,
             "graph": isinstance(loss, Tensor)}  # fmt: skip
-
-
-@probe
-def follows_device(function: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> str:
-    """What stops it where there are no numbers, or "": not all of it is about devices."""
-    if not is_function(function):
-        return ""
-    h, w, y = (tensor.to("meta") for tensor in (hidden, weight, targets))
-
-    def run():
-        return function.apply(h, w, y, chunk)
-
-    wrong = tried(_named, run, function)
-    return str(wrong.__cause__ or "") if isinstance(wrong, Exception) else ""
 
 
 def _named(run, function):
