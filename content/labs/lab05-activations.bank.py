@@ -596,7 +596,7 @@ class Chunked(torch.autograd.Function):
 #     `(L - 1)  # gradients` => `L  # gradients`
 # wrong: an embedding's less -> one-more, keeps 2
 #     `return room // ((16 * L + 2) * u` => `return room // ((16 * L + 1) * u`
-# wrong: the gradients of all blocks but two -> one-more, keeps 1
+# wrong: the gradients of all blocks but two -> too-many, keeps 1
 #     `(L - 1)  # gradients` => `(L - 2)  # gradients`
 # wrong: the sum of the instants -> sum, keeps 1
 #     `room // ((L + 2) * u + 3 * logits),` => `max(0, room - others) // ((2 * L + 43) * u + 3 * logits),`

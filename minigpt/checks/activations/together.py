@@ -39,8 +39,9 @@ class Case(NamedTuple):
     @property
     def ways(self) -> dict[str, together.Way]:
         return {
-            "plain": (self.batch, False, 0), "accumulated": (self.rows, False, 0), "checkpointed": (self.batch, True, 0),
-            "in chunks": (self.batch, False, self.chunk), "all three": (self.rows, True, self.chunk),
+            "plain": (self.batch, False, 0), "accumulated": (self.rows, False, 0),
+            "checkpointed": (self.batch, True, 0), "in chunks": (self.batch, False, self.chunk),
+            "all three": (self.rows, True, self.chunk),
         }  # fmt: skip
 
 
