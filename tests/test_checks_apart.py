@@ -150,6 +150,7 @@ ELSEWHERE = {
     "blocks._restoring_mistakes": "tensors", "eight_bit._weight_mistakes": "tensors",
     "quantizing._absmax_slips": "tensors", "nested._code_slips": "tensors", "nested._restored_slips": "tensors",
     "accumulating._wrong": "tensors", "chunks._weightings": "tensors",
+    "chunks.rounded": "a loss, rounded to so many decimals; the first that fits explains it",
 }  # fmt: skip
 
 
