@@ -9,6 +9,7 @@ budget(config), rank(config)             two thirds of what full fine-tuning kee
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,12 +77,12 @@ def learned(models, case: tuple[runs.Beginning, float, int]) -> None:
             base = [p for p in made.parameters() if not p.requires_grad]
             frozen = all(map(same, base, fresh.parameters()))
         else:
-            frozen = same(made.token_embedding.weight, fresh.token_embedding.weight)
+            frozen = same(made.get_parameter("token_embedding.weight"), fresh.token_embedding.weight)
         if frozen != (method == "lora"):
             raise Wrong("frozen", f"{name}: embeddings and matrices are frozen with LoRA, and trained without")
 
 
-def adapted(model: nn.Module, said: dict[str, Tensor], what: str) -> nn.Module:
+def adapted(model: Any, said: dict[str, Tensor], what: str) -> nn.Module:
     """``model`` with adapters of the rank that these weights have."""
     rank = next((len(w) for name, w in said.items() if name.endswith("lora_A")), 0)
     if not 1 <= rank <= model.config.n_embd:
