@@ -64,7 +64,7 @@
 #     `if self.merged:` => `if False:`
 # wrong: a copy of the base -> base-copied
 #     `base.requires_grad_(False)` => `import copy; self.base = copy.deepcopy(base).requires_grad_(False)`
-# wrong: the course's own -> not-your-own
+# wrong: the course's own -> asks-course
 from minigpt.lora import LoRALinear
 
 
@@ -76,8 +76,9 @@ class LoRALinear(torch.nn.Module):
             parameter.requires_grad = False
         self.base, self.merged, self.rank, self.alpha = base, False, rank, alpha
         bound = base.in_features**-0.5
-        self.lora_A = nn.Parameter(torch.rand(rank, base.in_features) * 2 * bound - bound)
-        self.lora_B = nn.Parameter(torch.zeros((base.out_features, rank)))
+        device = base.weight.device
+        self.lora_A = nn.Parameter(torch.rand(rank, base.in_features, device=device) * 2 * bound - bound)
+        self.lora_B = nn.Parameter(torch.zeros((base.out_features, rank), device=device))
 
     def forward(self, x):
         y = self.base(x)
@@ -92,8 +93,9 @@ class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
         self.merged, self.scaling = False, alpha / rank
-        self.lora_A = nn.Parameter(nn.init.uniform_(torch.empty(rank, base.in_features), -1, 1) / base.in_features**0.5)
-        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank))
+        A = nn.init.uniform_(torch.empty(rank, base.in_features), -1, 1) / base.in_features**0.5
+        self.lora_A = nn.Parameter(A.to(base.weight.device))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank, dtype=torch.float32))
         self.base = base
         self.base.weight.requires_grad_(False)
         if self.base.bias is not None:
@@ -163,7 +165,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# wrong: the course's own -> not-your-own
+# wrong: the course's own -> asks-course
 def inject(model, rank, alpha, targets=None):
     from minigpt.lora import inject
 

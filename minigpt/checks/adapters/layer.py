@@ -3,8 +3,12 @@
     starts(LoRALinear, case)          the parts, and what they are before training
     outputs(LoRALinear, case)         the output and the gradients, against peft's
 
-B is zero at the start, where every mistake in the scale hides, so outputs and gradients are judged with other values.
-The sizes should be chosen so that nothing else hides: alpha apart from the rank, no square matrix.
+B is zero at the start, where every mistake in the scale hides, so outputs and gradients are judged with other values,
+and then once more with others again, which on a 16-bit base nearly cancel: in 16 bits nothing is left of them. A layer
+on the meta device shows where A and B are made, and a count of living tensors what it keeps.
+
+The sizes should be chosen so that nothing else hides: alpha apart from the rank, no square matrix. A case with a bias
+has an input and a weight that are not contiguous.
 
 Left out: dropout, rsLoRA, DoRA, 4-bit bases.
 """
@@ -26,10 +30,12 @@ from minigpt.checks.comparing import close, same
 from minigpt.checks.naming import Hints, given
 from minigpt.checks.probes import layers, unless_wrong
 from minigpt.checks.verdict import Wrong
+from minigpt.lora import LoRALinear
 
-knows(__name__)
+knows(__name__, "minigpt.lora.injection", "minigpt.lora.layer", LoRALinear.forward)
 WEIGHTS = "A weight is (out, in): F.linear(x, weight) is x @ weight.T, and the update of W is B A"
 CAST = "Promise 1: forward casts x to float32 for A and B, and the sum back to the type of the base's output"
+FINE = 256.0  # what bfloat16, with its 8 bits, cannot tell from 256 and a bit
 TECHNICAL = {  # by the id of the verdict: what an error of forward says, and what it means here
     "shapes-do-not-fit": {"shapes cannot be multiplied": WEIGHTS, "must match the size": WEIGHTS},
     "no-cast": {"have the same dtype": CAST},
@@ -59,6 +65,7 @@ def starts(cls: Callable, case: Case) -> None:
     with _technical():
         said = layers.start(cls, copy.deepcopy(base), case.rank, case.alpha, x)
     _parts(said, base, case)
+    _on_its_device(cls, case)
     _zero(said["lora_A"], said["lora_B"], case.text)
     close(said["y"], base(x), f"{case.text}: the output at the start", rtol=1e-5, atol=1e-6)
     _draws([layers.start(cls, nn.Linear(400, 60), 50, 100)["lora_A"].detach() for _ in range(2)])
@@ -69,7 +76,8 @@ def outputs(cls: Callable, case: Case) -> None:
     base, x = _inputs(case)
     A, B = (values(shape) for shape in ((case.rank, case.n_in), (case.n_out, case.rank)))
     pull = torch.randn(*x.shape[:-1], case.n_out)  # backward starts from it
-    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull)
+    again = torch.randn(4, case.n_in, dtype=case.dtype), *_other_values(case)
+    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull, again)
     _parts(said, base, case)
     y = _given(said, "y")
     peft, theirs = peft_layer(base, case, A, B), x.clone().requires_grad_()
@@ -87,14 +95,15 @@ def outputs(cls: Callable, case: Case) -> None:
         raise Wrong("base-gradient", f"{case.text}: the base's weight has a gradient; it is frozen")
     added = {"adapter-although-merged": (
         "the adapter is added all the same; forward must ask self.merged", y.detach())}  # fmt: skip
-    close(
-        _given(said, "merged"),
-        base(x),
-        f"{case.text}: the output where merged is True",
-        rtol=1e-5,
-        atol=1e-6,
-        wrong=added,
-    )
+    merged = _given(said, "merged")
+    close(merged, base(x), f"{case.text}: the output where merged is True", rtol=1e-5, atol=1e-6, wrong=added)
+    _again(_given(said, "again"), again, base, case, A, B)
+    held = layers.held(cls, copy.deepcopy(base), case.rank, case.alpha, torch.randn(1, case.n_in, dtype=case.dtype))
+    if held >= base.weight.numel():  # bytes: even with one for each number
+        kept = f"after a step {held:,} bytes are there beside base, A, B and their gradients"
+        raise Wrong(
+            "kept-on-the-layer", f"{case.text}: {kept}: does the layer keep W or B A? LoRA is to save these bytes"
+        )
 
 
 # ---------------------------------------------------------------- asking a layer
@@ -104,7 +113,15 @@ def _inputs(case: Case) -> tuple[nn.Linear, Tensor]:
     """A base, and x (2, 5, n_in)."""
     torch.manual_seed(case.n_in)
     base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype)
-    return base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
+    if not case.bias:
+        return base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
+    return turned(base), torch.randn(5, 2, case.n_in, dtype=case.dtype).transpose(0, 1)
+
+
+def turned(base: nn.Linear) -> nn.Linear:
+    """With the same weight, stored as its transpose is."""
+    base.weight = nn.Parameter(base.weight.detach().T.contiguous().T)
+    return base
 
 
 def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
@@ -113,12 +130,14 @@ def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
 
 
-def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Fills a layer's A and B with such values; returns copies of them."""
-    with torch.no_grad():
-        for parameter in (made.lora_A, made.lora_B):
-            parameter.copy_(values(tuple(parameter.shape), 1000 * seed))
-    return made.lora_A.detach().clone(), made.lora_B.detach().clone()
+def _other_values(case: Case) -> tuple[Tensor, Tensor]:
+    """Other values for A and B. On a 16-bit base their first two ranks nearly cancel."""
+    A, B = values((case.rank, case.n_in), 1), values((case.n_out, case.rank), 1)
+    if case.dtype != torch.float32:
+        A[1] = A[0] + A[1] / FINE
+        B[:, 0] *= FINE
+        B[:, 1] = -B[:, 0]
+    return A, B
 
 
 def _given(said: dict, name: str):
@@ -199,6 +218,31 @@ def frozen(trained: Iterable[str], adapters: set[str], what: str) -> None:
         raise Wrong(
             "adapters-frozen", f"{what}: {missing[0]} takes no gradient; freeze first, and then make the adapters"
         )
+
+
+def _on_its_device(cls: Callable, case: Case) -> None:
+    base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype, device="meta")
+    said = layers.start(cls, base, case.rank, case.alpha)
+    for name in ("lora_A", "lora_B"):
+        if said[name].device != base.weight.device:
+            where = f"with a base on the device meta, {name} is on {said[name].device}"
+            raise Wrong("other-device", f"{case.text}: {where}; make it on base.weight.device")
+
+
+def _again(y, again: tuple[Tensor, Tensor, Tensor], base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> None:
+    """The output of the same layer for another x, A and B."""
+    x, *AB = again
+    stale = base(x) + case.alpha / case.rank * (x.float() @ A.T @ B.T).to(case.dtype)
+    wrong = {"stale-update": ("it is that of the A and B before: forward must look at them in each call", stale)}
+    near = dict(rtol=1e-4, atol=1e-5) if case.dtype == torch.float32 else dict(rtol=1e-2, atol=5e-2)
+    what = f"{case.text}: the output with another A, B and input"
+    try:
+        close(y, peft_layer(base, case, *AB)(x), what, dtype=case.dtype, wrong=wrong, **near)
+    except Wrong as verdict:
+        if verdict.id != "differs" or case.dtype == torch.float32:
+            raise
+        raise Wrong("low-precision", f"{what}: the adapter's part has lost digits: cast x to float32, A and B are it "
+                    "already, and cast only the sum back") from None  # fmt: skip
 
 
 def _zero(A: Tensor, B: Tensor, what: str) -> None:
