@@ -2,6 +2,7 @@
 
     injects(inject, (config, rank, alpha, targets))      on a fresh MiniGPT
     refuses(inject, (config, targets, why))              ValueError, and an untouched model
+    edges(inject, case)                                  either of both, by the case
 
 Layers are looked at from outside only: a ``base``, a ``lora_A`` and a ``lora_B``. What comes out is compared with a
 plain MiniGPT whose weights are W + s B A.
@@ -57,6 +58,11 @@ def refuses(inject: Callable, case: tuple[GPTConfig, list[str], str]) -> None:
         raise Wrong(
             "changed-first", f"{what}: it is refused, but the model is changed already; look first, then change"
         )
+
+
+def edges(inject: Callable, case: tuple) -> None:
+    """A list of targets that is refused, or an odd one that is not: the case says which."""
+    refuses(inject, case) if len(case) == 3 else injects(inject, case)
 
 
 def linear_layers(model: GPT, targets: Targets = None) -> dict[str, nn.Linear]:

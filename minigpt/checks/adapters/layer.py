@@ -4,8 +4,8 @@
     outputs(LoRALinear, case)         the output and the gradients, against peft's
 
 B is zero at the start, where every mistake in the scale hides, so outputs and gradients are judged with other values,
-and then once more with others again, which on a 16-bit base nearly cancel: in 16 bits nothing is left of them. A layer
-on the meta device shows where A and B are made, and a count of living tensors what it keeps.
+and then once more with others again, which on a 16-bit base nearly cancel: in 16 bits nothing is right of what is left.
+A layer on the meta device shows where A and B are made, and a count of living tensors what it keeps.
 
 The sizes should be chosen so that nothing else hides: alpha apart from the rank, no square matrix. A case with a bias
 has an input and a weight that are not contiguous.
@@ -76,7 +76,9 @@ def outputs(cls: Callable, case: Case) -> None:
     base, x = _inputs(case)
     A, B = (values(shape) for shape in ((case.rank, case.n_in), (case.n_out, case.rank)))
     pull = torch.randn(*x.shape[:-1], case.n_out)  # backward starts from it
-    again = torch.randn(4, case.n_in, dtype=case.dtype), *_other_values(case)
+    if case.bias and case.dtype == torch.float32:
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+    again = _other_values(case)
     said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull, again)
     _parts(said, base, case)
     y = _given(said, "y")
@@ -113,9 +115,9 @@ def _inputs(case: Case) -> tuple[nn.Linear, Tensor]:
     """A base, and x (2, 5, n_in)."""
     torch.manual_seed(case.n_in)
     base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype)
-    if not case.bias:
-        return base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
-    return turned(base), torch.randn(5, 2, case.n_in, dtype=case.dtype).transpose(0, 1)
+    if case.dtype != torch.float32:
+        base.weight.data[:, 1] = base.weight.data[:, 0]  # see _other_values
+    return turned(base) if case.bias else base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
 
 
 def turned(base: nn.Linear) -> nn.Linear:
@@ -130,14 +132,17 @@ def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
 
 
-def _other_values(case: Case) -> tuple[Tensor, Tensor]:
-    """Other values for A and B. On a 16-bit base their first two ranks nearly cancel."""
-    A, B = values((case.rank, case.n_in), 1), values((case.n_out, case.rank), 1)
+def _other_values(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Another x, A and B. On a 16-bit base the first two inputs nearly cancel, and so do the first two ranks."""
+    x, A, B = torch.randn(4, case.n_in), values((case.rank, case.n_in), 1), values((case.n_out, case.rank), 1)
     if case.dtype != torch.float32:
         A[1] = A[0] + A[1] / FINE
+        A[:, 1] = A[:, 0] + A[:, 1] / FINE
         B[:, 0] *= FINE
         B[:, 1] = -B[:, 0]
-    return A, B
+        x[:, 0] *= FINE
+        x[:, 1] = -x[:, 0]
+    return x.to(case.dtype), A, B
 
 
 def _given(said: dict, name: str):
