@@ -2,10 +2,12 @@
 
     learned(models, start, batches, margin, alpha, LoRALinear)   what was trained does better than ``start``
     as_peft(inject, (config, rank, alpha))                       ten steps from a fresh MiniGPT, beside peft's
-    kept(inject, (config, ranks))                                the bytes that a run keeps, beside ``predict``'s
+    kept(inject, (config, rank))                                 the bytes that a run keeps, beside ``predict``'s
 
 A trained model is taken for its weights alone, and put together here: W + s B A in a plain MiniGPT. The scale s is that
 of the student's own layer, which part 1 judges.
+
+Left out: on which functions a model was trained. One that has seen the held-out ones does well on them, too.
 """
 
 from __future__ import annotations
