@@ -132,6 +132,14 @@ def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
 
 
+def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Fills a layer's A and B with such values; returns copies of them."""
+    with torch.no_grad():
+        for parameter in (made.lora_A, made.lora_B):
+            parameter.copy_(values(tuple(parameter.shape), 1000 * seed))
+    return made.lora_A.detach().clone(), made.lora_B.detach().clone()
+
+
 def _other_values(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Another x, A and B. On a 16-bit base the first two inputs nearly cancel, and so do the first two ranks."""
     x, A, B = torch.randn(4, case.n_in), values((case.rank, case.n_in), 1), values((case.n_out, case.rank), 1)
