@@ -19,19 +19,21 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from minigpt.checks.adapters.truths import fill, peft_layer, scales, turned, values
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same
-from minigpt.checks.naming import Hints, given
+from minigpt.checks.naming import given
 from minigpt.checks.probes import layers, unless_wrong
 from minigpt.checks.verdict import Wrong
 from minigpt.lora import LoRALinear
 
+__all__ = ["fill", "peft_layer", "scales", "turned", "values"]  # for who judges layers, too
 knows(__name__, "minigpt.lora.injection", "minigpt.lora.layer", LoRALinear.forward)
 WEIGHTS = "A weight is (out, in): F.linear(x, weight) is x @ weight.T, and the update of W is B A"
 CAST = "Promise 1: forward casts x to float32 for A and B, and the sum back to the type of the base's output"
@@ -118,26 +120,6 @@ def _inputs(case: Case) -> tuple[nn.Linear, Tensor]:
     if case.dtype != torch.float32:
         base.weight.data[:, 1] = base.weight.data[:, 0]  # see _other_values
     return turned(base) if case.bias else base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
-
-
-def turned(base: nn.Linear) -> nn.Linear:
-    """With the same weight, stored as its transpose is."""
-    base.weight = nn.Parameter(base.weight.detach().T.contiguous().T)
-    return base
-
-
-def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
-    """Values for A or B that are not zero."""
-    draw = torch.Generator().manual_seed(seed + shape[0])
-    return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
-
-
-def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Fills a layer's A and B with such values; returns copies of them."""
-    with torch.no_grad():
-        for parameter in (made.lora_A, made.lora_B):
-            parameter.copy_(values(tuple(parameter.shape), 1000 * seed))
-    return made.lora_A.detach().clone(), made.lora_B.detach().clone()
 
 
 def _other_values(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -307,32 +289,3 @@ def _gradients(found, truths, flat: Tensor, case: Case) -> None:
     for name, mine, truth in zip(("lora_A", "lora_B", "the input"), found, truths):
         hints = wrong if name == "the input" else None
         close(mine, truth, f"{case.text}: the gradient of {name}", wrong=hints, **near)
-
-
-def scales(rank: int, alpha: float) -> Hints:
-    """What people multiply B A with instead of alpha / rank."""
-    right = alpha / rank
-    scales = {
-        "no-scale": ("the scaling alpha / rank is forgotten", 1.0),
-        "scale-alpha": ("scaled by alpha, not divided by the rank", alpha),
-        "scale-product": ("scaled by alpha * rank; it is alpha / rank", alpha * rank),
-        "scale-inverse": ("scaled by rank / alpha; it is alpha / rank", rank / alpha),
-        "scale-root": ("scaled by alpha / sqrt(rank): that is rsLoRA", alpha / math.sqrt(rank)),
-        "scale-twice": ("scaled twice", right * right),
-        "scale-no-alpha": ("scaled by 1 / rank: alpha is forgotten", 1 / rank),
-        "scale-whole": ("scaled by alpha // rank, which loses what is behind the point", float(alpha // rank)),
-    }
-    others = {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
-    return {id: hint for id, hint in others.items() if hint[1]}  # with zero nothing is left to see
-
-
-def peft_layer(base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> Any:
-    """peft's LoRA layer around a copy of ``base``, with these A and B."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=case.rank, lora_alpha=case.alpha, target_modules=["0"])
-    made: Any = get_peft_model(nn.Sequential(copy.deepcopy(base)), config).base_model.get_submodule("model.0")
-    with torch.no_grad():
-        made.lora_A["default"].weight.copy_(A)
-        made.lora_B["default"].weight.copy_(B)
-    return made
