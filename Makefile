@@ -14,7 +14,7 @@ ifneq ($(wildcard $(READY)),)
 $(info PYTHON=$(PYTHON) is not used: .venv is set up. To set it up with another Python, first: make clean)
 endif
 endif
-.PHONY: help run site test test-quick lint coverage lab check notebooks grade formgrader colab doctor base bench accuracy fuzz clean
+.PHONY: help run site test test-quick lint coverage lab check notebooks grade attacks formgrader colab doctor base bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ notebooks: $(READY) ## make lessons/, labs/ and solutions/ from content/
 
 grade: $(READY) ## grade build/grading/submitted/STUDENT/LAB/
 	$(BIN)/python -m tools.grade $(ARGS)
+
+attacks: $(READY) ## grade hostile answers, in a box and without one, and say what each gained (ARGS="--kind files")
+	$(BIN)/python -m tests.attacks $(ARGS)
 
 formgrader: $(READY) ## open JupyterLab at the repository, with nbgrader's pages, for whoever grades
 	$(BIN)/jupyter lab $(ARGS)

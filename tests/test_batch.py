@@ -16,16 +16,16 @@ import psutil
 import pytest
 from nbgrader.api import Gradebook
 
-from tests.test_grade import LAB, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
-from tests.test_grade import graded as graded_cell
+from tests.plays import play
+from tests.test_grade import LAB, check_cell, course, hand_in, solved, source_notebook  # noqa: F401  (a fixture)
 from tools import ROOT, grade
 from tools.grade_one import GRADING, settings
-from tools.grading import batch, stamps
+from tools.grading import batch, edition, stamps
 from tools.grading.gradebook import entries
 from tools.grading.grades import Exercise, Grade, load, save
 from tools.grading.stop import alone
 from tools.grading.tables import moodle, write
-from tools.grading.worker import SUBMITTED, Task
+from tools.grading.task import SUBMITTED, Task
 
 
 def rows(root: Path, name: str) -> list[dict]:
@@ -34,24 +34,6 @@ def rows(root: Path, name: str) -> list[dict]:
 
 
 # The batch, with work that is not grading. The oracle is the clock, and what is alive.
-
-
-def play(task: Task, answer) -> None:
-    """What a task's name says: "sleep", "die", "hang" with a child that hangs, or "raise"."""
-    os.setsid()
-    what = task.lab
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "raise":
-        os.close(2)
-        raise RuntimeError
-    if what == "hang":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        (task.root / "child").write_text(str(child.pid))
-        time.sleep(600)
-    start = time.monotonic()
-    time.sleep(0.3)
-    answer.send({"problem": None, "from": start, "to": time.monotonic()})
 
 
 def tasks(root: Path, *what: str) -> list[Task]:
@@ -86,6 +68,20 @@ def test_a_stop_ends_what_runs(tmp_path):
     many = batch.run(tasks(tmp_path, "hang", "sleep"), 2, 1, lambda: (tmp_path / "child").exists(), work=play)
     assert [task.lab for task, _ in many] in ([], ["sleep"]) and time.monotonic() - started < 20
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+
+
+def test_a_ctrl_c_that_comes_before_a_process_is_on_its_own_is_not_for_it():
+    """And one that comes afterwards is."""
+    script = """import os, signal
+from tools.grading.stop import hear_no_other
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+os.kill(os.getpid(), signal.SIGINT)
+hear_no_other()
+print("goes on", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+print("too far")"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "goes on\n" and done.stderr.endswith("KeyboardInterrupt\n")
 
 
 def test_a_folder_is_graded_by_one(tmp_path):
@@ -149,14 +145,20 @@ def test_stamps_follow_contents_and_names(tmp_path):
 # The command.
 
 
+@pytest.fixture(scope="module")
+def begun(course) -> tuple[Path, nbformat.NotebookNode]:  # noqa: F811
+    """A course with an empty gradebook and the lab's edition, which take seconds to make."""
+    edition.cached(course[0], LAB)
+    return course
+
+
 @pytest.fixture
-def small(course, tmp_path) -> tuple[Path, nbformat.NotebookNode]:  # noqa: F811
+def small(begun, tmp_path) -> tuple[Path, nbformat.NotebookNode]:
     """A course of its own, with two submissions."""
-    shutil.copytree(course[0] / "solutions", tmp_path / "solutions")
-    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    shutil.copytree(begun[0], tmp_path, dirs_exist_ok=True)
     for student in ("anna", "ben"):
-        hand_in(tmp_path, student, solved(course[1], "square"))
-    return tmp_path, course[1]
+        hand_in(tmp_path, student, solved(begun[1], "square"))
+    return tmp_path, begun[1]
 
 
 def command(root: Path, *options: str) -> int:
@@ -200,7 +202,7 @@ def test_a_course_of_a_term(small, capsys):
     assert "nearly" in (root / GRADING / "feedback" / "anna" / LAB / f"{LAB}.html").read_text()
 
     source = source_notebook()
-    source.cells[-1].source = "assert square(2) == 5"
+    source.cells[-1] = check_cell("square-check", "square", "assert square(2) == 5", 3)
     nbformat.write(source, root / "solutions" / LAB / f"{LAB}.ipynb")
     capsys.readouterr()
     assert command(root) == 0
@@ -212,7 +214,7 @@ def test_a_course_of_a_term(small, capsys):
 
     source.cells = [
         *source_notebook().cells[:4],
-        graded_cell("half", "assert double(1) == 2", 1),
+        check_cell("half", "double", "assert double(1) == 2", 1),
     ]  # one goes, one comes
     nbformat.write(source, root / "solutions" / LAB / f"{LAB}.ipynb")
     assert command(root) == 0

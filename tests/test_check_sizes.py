@@ -23,9 +23,7 @@ ALIKE = {  # a check, and two sizes that are alike in it: why
     ("lab09-qlora, check-qlora-stays", "head_dim", "max_position_embeddings"): "no context takes memory in a llama",
     ("lab09-qlora, check-qlora-stays", "num_hidden_layers", "num_attention_heads"): "the matrices are given by size",
     ("lab09-qlora, check-assemble", "n_layer", "n_head"): "nothing is counted: the logits are compared",
-    ("lab10-galore, check-galore-bytes", "num_hidden_layers", "num_key_value_heads"): "matrices are given by size",
     ("lab10-galore, check-galore-bytes", "n_embd", "case[1]"): "a rank as large as the matrix: the limit is the case",
-    ("lab10-galore, check-largest-rank", "num_hidden_layers", "num_key_value_heads"): "matrices are given by size",
     ("lab11-allocator, check-cures", "n_embd", "context"): "no formula of the student's reads the model",
 }  # fmt: skip
 

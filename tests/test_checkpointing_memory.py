@@ -150,7 +150,7 @@ def test_how_much_each_policy_runs_again():
 def test_what_is_not_predicted_is_named():
     with pytest.raises(ValueError, match="checkpointing is 'sqrt'; a gpt2's blocks differ, or return more than a"):
         predict(MODELS["gpt2"], TrainingPlan(checkpointing="sqrt"))
-    with pytest.raises(ValueError, match="checkpointing is 'selective'; the mask of attention with dropout"):
+    with pytest.raises(ValueError, match="checkpointing is 'selective'; the mask of attention without a fused kernel"):
         predict(MODELS["llama-dropout"], TrainingPlan(checkpointing="selective"))
     with pytest.raises(ValueError, match="every_n_layers is 0; it must be an integer of at least 1"):
         TrainingPlan(checkpointing="every", every_n_layers=0)

@@ -11,10 +11,11 @@ import torch.utils.checkpoint
 from torch import nn
 
 from minigpt import checkpointing, chunked_loss
-from minigpt.checks import Wrong
-from minigpt.checks.activations import accumulating, again, asking, blocks, chunks, fitting, metering
+from minigpt.checks import Wrong, probes
+from minigpt.checks.activations import accumulating, again, blocks, chunks, fitting, metering
 from minigpt.checks.closing import by_hand
-from minigpt.checks.probes import scenes
+from minigpt.checks.probes import functions, probe, scenes
+from minigpt.checks.probes.watching import Watch, python_bytes
 from minigpt.memory import MemoryMeter, TrainingPlan, predict
 from minigpt.memory.saved import saved_by_block
 from minigpt.model import IGNORE, GPTConfig
@@ -106,12 +107,15 @@ class Torchs(torch.autograd.Function):
 @pytest.fixture
 def open_book(monkeypatch):
     """So that torch's and the course's own answers can be judged."""
-    for module in (again, chunks, asking):
-        monkeypatch.setattr(module, "by_hand", lambda run, *args, **_: run(*args))
+    monkeypatch.setattr(functions, "by_hand", lambda run, *args, **_: run(*args))
+    for name in ("checkpointed", "checkpoint_keeps", "chunked", "chunked_makes"):
+        monkeypatch.setattr(functions, name, getattr(functions, name).function)
+    monkeypatch.setattr(probes, "is_probing", lambda: True)
 
 
 @pytest.mark.parametrize("case", [
-    again.Case(12), again.Case(14, dropout=0.4), again.Case(10, trained_input=False), again.Case(8, frozen=True)
+    again.Case(12), again.Case(14, dropout=0.4), again.Case(10, trained_input=False), again.Case(8, frozen=True),
+    again.Case(9, rows=(2, 3)), again.Case(7, dropout=0.2, blocks=3),
 ], ids=lambda case: case.text)  # fmt: skip
 def test_torchs_own_checkpoint_passes(case, open_book):
     again.backward(Torchs, case)
@@ -123,7 +127,7 @@ def test_torchs_own_checkpoint_passes(case, open_book):
 ], ids=lambda case: case.text)  # fmt: skip
 def test_the_courses_loss_in_chunks_passes(case, open_book):
     chunks.gradients(Torchs, case)
-    chunks.never_whole(Torchs)
+    chunks.never_whole(Torchs, chunks.Case(150, 400, 10, 9))
 
 
 def test_what_draws_another_mask_is_named_only_where_there_is_dropout(open_book):
@@ -160,6 +164,56 @@ def test_a_meter_that_reads_otherwise_is_an_error_of_the_lab(monkeypatch):
     )
     with pytest.raises(RuntimeError, match="is not between them"):
         fitting.fits(lambda *_: 5, case)
+
+
+# ---------------------------------------------------------------- what is counted beside an answer
+
+
+@probe
+def counted(scene: str) -> dict:
+    run, module, inputs = scenes.SCENES[scene]()
+    with Watch(module.parameters(), inputs) as watch:
+        given = run()
+        alive = watch.alive(given)
+    return {"kept": watch.kept, "peak": watch.peak, "largest": watch.largest, "alive": alive}
+
+
+@pytest.mark.parametrize("scene", scenes.SCENES)
+def test_a_watch_reads_what_the_meter_reads(scene):
+    said = counted(scene)
+    run, module, inputs = scenes.SCENES[scene]()
+    with MemoryMeter(module, inputs=inputs) as meter:
+        meter.mark("run")
+        given = run()
+    reading = meter.result()
+    before = sum(change for phase, _, change in reading.events if phase == "before")
+    made = [change for phase, _, change in reading.events if phase == "run"]
+    assert said["kept"] == reading.ledger.activations
+    assert said["largest"] == max(made)
+    if given is not None:  # backward sums in place, which the meter books as torch does without it
+        assert said["peak"] == reading.peak.total - before
+        assert said["alive"] == sum(made) - given.untyped_storage().nbytes()
+
+
+def test_a_watch_is_for_probes_alone():
+    def asks():
+        with Watch() as watch:
+            torch.ones(3)
+        return watch.peak
+
+    with refuses("asks-course"):
+        by_hand(asks, building=True)
+    with refuses("asks-course"):
+        scenes.saved(lambda run, known: asks(), "a block of MiniGPT")
+    asks_in_a_probe = probe(lambda: asks())
+    assert asks_in_a_probe() == 12
+
+
+def test_what_python_takes_is_counted():
+    kept = []
+    _, nbytes = python_bytes(lambda: kept.append(torch.ones(1000).tolist()))
+    assert nbytes > 8000
+    assert python_bytes(lambda: torch.ones(1000))[1] < 2000
 
 
 # ---------------------------------------------------------------- the closed book

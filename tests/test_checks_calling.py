@@ -231,7 +231,7 @@ SERVED = ("asking", "recorded", "running")  # the requests that an answer serves
 
 def test_a_module_says_itself_that_it_knows_truths():
     """Every module of a subject that compares is closed, and the engine is not: it runs while answers do."""
-    open_to_answers = {"minigpt.checks.four_bits.asking",  # asks them
+    open_to_answers = {"minigpt.checks.four_bits.asking", "minigpt.checks.four_bits.earlier",  # they ask
                        "minigpt.checks.qlora.assembling", "minigpt.checks.qlora.recipe",
                        *(f"minigpt.checks.allocating.{name}" for name in SERVED)}  # fmt: skip
     folder = ROOT / "minigpt" / "checks"

@@ -1,4 +1,9 @@
-"""CUDA's fused attentions: the choice and its sizes, against headers in torch's wheel and by hand from the source."""
+"""CUDA's fused attentions: the choice and its sizes, against headers in torch's wheel and by hand from the source.
+
+Which kernels take grouped heads (cuDNN's and flash) stands in sdp_utils.cpp, which no wheel has; and
+torch.backends.cuda.can_use_* say no to everything without CUDA. What the kernels' common header and transformers do can
+be asked.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,13 @@ import torch
 from minigpt.memory.engine.attention import attention
 from minigpt.memory.engine.graph import BORN, DEAD
 from minigpt.memory.engine.tape import Leaf, Tape, Value
+from minigpt.memory.families.decoder import sdpa
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.predicted.cuda import CudaKernels
 from minigpt.memory.predicted.fused import CuDNN, Efficient, Flash, Tile, chosen, splits, tile, workspace_bytes
 
-KERNELS = Path(torch.__file__).parent / "include/ATen/native/transformers/cuda/mem_eff_attention/kernels/cutlassB.h"
+SOURCES = Path(torch.__file__).parent / "include/ATen/native/transformers"
+KERNELS = SOURCES / "cuda/mem_eff_attention/kernels/cutlassB.h"
 # Bytes of shared memory that a block may ask for: CUDA Programming Guide, by compute capability.
 SHARED = {(7, 5): 65536, (8, 0): 166_912, (8, 6): 101_376, (8, 9): 101_376, (9, 0): 232_448, (12, 0): 101_376}
 # sizeof(SharedStorage), as nvcc 13.0 has it of kernel_backward.h with CUTLASS 4.2: where not all fit.
@@ -49,6 +56,7 @@ def tensors(tape: Tape, dtype: str, B=2, H=8, K=8, T=200, D=64, E=None) -> list[
         ("A100 80GB", "bfloat16", dict(K=2), Flash),
         ("A100 80GB", "bfloat16", dict(masked=True), Efficient),
         ("A100 80GB", "float32", {}, Efficient),
+        ("A100 80GB", "float32", dict(K=2), None),  # "both fused kernels require query, key and value to have the same"
         ("A100 80GB", "bfloat16", dict(D=192, E=128), Efficient),  # deepseek's
         ("A100 80GB", "float32", dict(D=6), None),  # no multiple of 4
         ("A100 80GB", "float16", dict(D=320), Efficient),
@@ -61,6 +69,7 @@ def tensors(tape: Tape, dtype: str, B=2, H=8, K=8, T=200, D=64, E=None) -> list[
         ("H100 80GB", "bfloat16", dict(D=256), Flash),
         ("H100 80GB", "float32", {}, Efficient),
         ("T4", "float16", {}, Efficient),
+        ("T4", "float16", dict(K=2), None),
         ("T4", "bfloat16", {}, None),
         ("T4", "float32", dict(D=6), Efficient),
         ("T4", "float16", dict(D=6), None),
@@ -72,6 +81,27 @@ def test_which_kernel_torch_takes(card, dtype, given, kernel):
     values = tensors(on_card(card), dtype, **given)
     found = chosen((GPUS[card].capability, GPUS[card].processors), *values, masked, dropout, True)
     assert type(found) is (kernel or type(None))
+
+
+def test_a_kernel_that_knows_no_groups_takes_as_many_heads_of_keys():
+    """The template in torch's wheel: groups only where the kernel supports them, else as many heads."""
+    text = " ".join((SOURCES / "sdp_utils_cpp.h").read_text().split())
+    rule = text[text.index("inline bool check_batch_size_and_num_heads_dense(") :]
+    groups, same = rule.index("if(params.enable_gqa && supports_gqa){"), rule.index("if (!same_num_heads){")
+    assert groups < same < rule.index("return false;", same) < rule.index("// If all checks pass, return true")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("D", "E"), [(64, 64), (256, 256), (320, 320)])
+def test_transformers_repeats_heads_where_it_says_so(monkeypatch, masked, D, E):
+    """transformers' own use_gqa_in_sdpa, beside how many heads of keys our attention is given."""
+    asked = pytest.importorskip("transformers.integrations.sdpa_attention").use_gqa_in_sdpa
+    grouped = asked(torch.ones(1) if masked else None, torch.empty(2, 2, 8, D), torch.empty(2, 2, 8, E))
+    tape, given = on_card("T4"), []
+    monkeypatch.setattr(type(tape.kernels), "fused", lambda _, q, k, *more: given.append(k.shape[1]))
+    values = tensors(tape, "float32", K=2, T=8, D=D, E=E)
+    sdpa(*values, tape.new((2, 1, 8, 8), "float32") if masked else None)
+    assert given == [2 if grouped else 8]
 
 
 @pytest.mark.parametrize("capability", SHARED, ids=str)
@@ -178,6 +208,6 @@ def test_heads_that_flash_cannot_take_are_padded():
 
 def test_one_by_one_every_score_is_a_tensor():
     """And _safe_softmax looks for rows that are all masked: a bool for each score, one for each row."""
-    forward, _ = step("T4", "bfloat16")
+    forward, _ = step("T4", "float16", K=2)
     scores = 2 * 8 * 200 * 200
     assert forward.count(4 * scores) == 2 and scores in forward and scores // 200 in forward

@@ -6,6 +6,7 @@ The lab has two exercises (2 and 3 points). Nine people hand in: one kills the k
 import csv
 import json
 import shutil
+import textwrap
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -23,11 +24,23 @@ from tools.grading.gradebook import release
 from tools.grading.notebook import read
 from tools.grading.repair import repair
 from tools.grading.submission import check
-from tools.grading.worker import SUBMITTED
+from tools.grading.task import SUBMITTED
 
 LAB = "lab01-tiny"
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 HIDDEN = "### BEGIN HIDDEN TESTS\nassert double(5) == 10\n### END HIDDEN TESTS"
+CHECK = 'from minigpt import checks\n\n\n@checks.check\ndef {}({}):\n    with checks.judging("it is right"):\n'
+SQUARE = """from minigpt import checks
+
+
+@checks.check
+def square_check(square):
+    def is_right(answer, x):
+        if checks.call(answer, x) != x * x:
+            raise checks.Wrong("differs", "square is wrong")
+
+    return checks.score("square", *(checks.part(1.5, is_right, square, each=[x]) for x in (3, 2)))
+"""
 ANSWERS = {"double": "return 2 * x", "square": "return x * x"}
 
 
@@ -35,6 +48,12 @@ def graded(name: str, source: str, points: int | None = None):
     metadata = {"schema_version": 3, "grade_id": name, "cell_type": "code", "task": False}
     metadata |= {"grade": points is not None, "solution": points is None, "locked": points is not None}
     return new_code_cell(source, id=name, metadata={"nbgrader": metadata | ({"points": points} if points else {})})
+
+
+def check_cell(name: str, answer: str, asserts: str, points: int):
+    """A check in the form that the build asks for, of some asserts about what ``answer`` gives."""
+    body = textwrap.indent(asserts.replace(f"{answer}(", f"checks.call({answer}, "), " " * 8)
+    return graded(name, CHECK.format(name.replace("-", "_"), answer) + body, points)
 
 
 def answer(name: str, body: str):
@@ -46,9 +65,9 @@ def source_notebook():
         new_markdown_cell("# A tiny lab\n\n$10^9$ bytes, [a lesson](../lessons/01.ipynb)", id="title"),
         new_code_cell("import math", id="imports"),
         answer("double", ANSWERS["double"]),
-        graded("double-check", f"assert double(2) == 4\n{HIDDEN}", 2),
+        check_cell("double-check", "double", f"assert double(2) == 4\n{HIDDEN}", 2),
         answer("square", ANSWERS["square"]),
-        graded("square-check", "assert square(3) == 9\n1.5 if square(2) != 4 else None", 3),
+        graded("square-check", SQUARE, 3),
     ]
     return new_notebook(cells=cells, metadata=KERNEL)
 

@@ -17,7 +17,7 @@ from nbformat.v4 import new_notebook
 from tools import ROOT, grade
 from tools.grade_one import GRADING
 from tools.grading.notebook import read
-from tools.grading.worker import SUBMITTED
+from tools.grading.task import SUBMITTED
 
 LAB, ELSEWHERE = "lab01-all", "run_apart("
 NOISE = """

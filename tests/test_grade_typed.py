@@ -12,6 +12,7 @@ from tests.handing_in import ANSWER, NAME, RELEASED, UNTOUCHED, WRITTEN, Handed,
 from tests.test_grade import LAB, course, hand_in
 from tests.test_grade import solved as solved_tiny
 from tools import ROOT, colab, grade, settings
+from tools.grade_one import GRADING
 from tools.grading.code import parsed, squeezed, typed_code, typed_lines, without
 from tools.grading.notebook import read
 from tools.grading.repair import repair
@@ -266,10 +267,10 @@ def test_helpers_and_parameters_all_the_way_to_the_points(course):
     path.with_name("powers.py").write_text("def second(x):\n    return x * x\n")
     path.with_name("math.py").write_text("raise SystemExit\n")
     assert grade.main(["--root", str(root), "--student", "helped"]) == 0
-    with open(root / grade.GRADING / "scores.csv", newline="") as file:
+    with open(root / GRADING / "scores.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["status"], float(row["score"])) == ("graded", 3)
     assert "my work.ipynb was taken for lab01-tiny.ipynb" in row["notes"] and "taken along: powers.py" in row["notes"]
     assert "math.py was not used: its name hides the module math" in row["notes"]
-    page = root / grade.GRADING / "feedback" / "helped" / LAB / f"{LAB}.html"
+    page = root / GRADING / "feedback" / "helped" / LAB / f"{LAB}.html"
     assert "math.py was not used" in page.read_text(encoding="utf8")

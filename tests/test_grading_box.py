@@ -12,6 +12,7 @@ import pytest
 
 from tools import ROOT
 from tools.grading import box as boxes
+from tools.grading import fence
 from tools.grading.box import Box, held, missing, not_held
 from tools.grading.groups import Group
 
@@ -163,8 +164,56 @@ def test_without_a_box_a_program_has_a_home_a_folder_and_an_environment_of_its_o
     assert memory in (boxes.MEMORY, -1)  # macOS has no such limit
 
 
+LOOKS_OUT = """
+import glob, json, os, signal, socket, sys
+import minigpt
+def done(do):
+    try:
+        do()
+        return True
+    except OSError:
+        return False
+root, others, here = sys.argv[1], sys.argv[2], os.path.dirname(minigpt.__file__)
+print(json.dumps({
+    "solutions": done(lambda: os.listdir(root + "/solutions")), "secret": done(lambda: open(others + "/secret")),
+    "makes": done(lambda: open(others + "/x", "w")), "removes": done(lambda: os.remove(others + "/secret")),
+    "links": done(lambda: os.link(others + "/secret", "y")), "package": done(lambda: open(here + "/x", "w")),
+    "environment": done(lambda: open(f"/proc/{os.getppid()}/environ").read()),
+    "memory": done(lambda: open(f"/proc/{os.getppid()}/mem", "rb")),
+    "signal": done(lambda: os.kill(os.getppid(), 0)),
+    "network": done(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[3])), 2)),
+    "own": done(lambda: [open(f"{folder}/x", "w") for folder in (".", os.environ["HOME"], os.environ["TMPDIR"])]),
+}))
+"""
+
+
+@pytest.mark.skipif(not fence.version(), reason="this system has no Landlock")
+def test_in_a_fence_nothing_of_others_is_opened_changed_or_reached(tmp_path):
+    """The parent of the program that looks out is this process."""
+    import socket
+
+    (tmp_path / "secret").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as server, Box(False, [ROOT / "minigpt"]) as box:
+        asked = [sys.executable, "-c", LOOKS_OUT, str(ROOT), str(tmp_path), str(server.getsockname()[1])]
+        done = subprocess.run(box.command(asked), env=box.env, cwd=box.cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    since = {"network": 4, "signal": 6}  # versions of Landlock
+    assert {name for name, able in said.items() if able} == {
+        "own", *(name for name, version in since.items() if fence.version() < version)
+    }  # fmt: skip
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+@pytest.mark.parametrize("version, said", [(7, "send UDP"), (1, "send what it likes"), (0, "solutions and gradebook")])
+def test_it_is_said_what_a_fence_does_not_hold(version, said, monkeypatch):
+    monkeypatch.setattr(fence, "there", lambda: version)
+    assert said in (not_held("off") or "")
+
+
 def test_without_bubblewrap_it_is_said_what_is_not_held_and_require_refuses(monkeypatch):
     monkeypatch.setattr(boxes.shutil, "which", lambda name: None)
+    monkeypatch.setattr(fence, "there", lambda: 0)
     boxes.missing.cache_clear()
     try:
         said = not_held("auto")

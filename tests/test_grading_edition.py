@@ -149,6 +149,8 @@ def test_models_are_not_in_lab_01(tmp_path):
     edition.write(tmp_path / "it", ROOT / "solutions" / "lab01-count" / "lab01-count.ipynb")
     text = (tmp_path / "it" / "minigpt" / "model.py").read_text()
     assert "scaled_dot_product" not in text and "class GPTConfig" in text
+    memory = (tmp_path / "it" / "minigpt" / "memory" / "__init__.py").read_text()  # for answers that make a Ledger
+    assert "import BUCKETS, Ledger" in memory and not (tmp_path / "it" / "minigpt" / "memory" / "predicted").exists()
 
 
 def test_stand_ins_import_and_refuse(tmp_path):
@@ -166,6 +168,7 @@ def test_stand_ins_import_and_refuse(tmp_path):
 
 def test_what_is_reached():
     package = Package(ROOT)
+    assert package.home("minigpt.memory", "Ledger") == "minigpt.memory.buckets"
     package.reach("minigpt.sample", "pick_device")
     assert "minigpt.sample" in package.modules and "minigpt.base" not in package.modules
     package.reach("minigpt.sample", "main")

@@ -19,7 +19,7 @@ def sums(*folders: Path) -> dict[str, tuple]:
     """Mode, and digest or target, of everything below."""
     found = {}
     for folder in folders:
-        for path in sorted(folder.rglob("*")):
+        for path in [folder, *sorted(folder.rglob("*"))]:
             status = path.lstat()
             what = os.readlink(path) if path.is_symlink() else ""
             if stat.S_ISREG(status.st_mode):
@@ -82,6 +82,8 @@ def swap(root, home):
 def rights(root, home):
     os.chmod(root / "build" / "grading" / "submitted", 0)
     os.chmod(root / "solutions", 0o777)
+    os.chmod(root / "build" / "grading", 0)
+    os.chmod(root, 0o700)
     os.chmod(home / ".bashrc", 0o4777)
 
 
@@ -105,7 +107,7 @@ def test_everything_comes_back(places, attack):
     assert kept.changed() == [] and kept.restore() == []
     attack(root, home)
     notes = kept.restore()
-    assert notes and all("was changed, and is put back" in note for note in notes)
+    assert notes and all("was changed" in note and "is put back" in note for note in notes)
     assert sums(root, home) == before
     assert kept.changed() == []
 
@@ -117,6 +119,11 @@ def test_what_the_grader_writes_stays(places):
     (root / "build/grading/scores.csv").write_text("student")
     kept.take([root / "build/grading/gradebook.db", root / "build/grading/scores.csv"])
     assert kept.restore() == [] and (root / "build/grading/gradebook.db").read_text() == "new scores"
+    (root / "build/grading/logs").mkdir()
+    (root / "build/grading/logs/anna.log").write_text("a log")
+    kept.take([root / "build/grading"])  # with what is not kept
+    (root / "build/grading/logs/anna.log").write_text("another log")
+    assert kept.restore() == [] and (root / "build/grading/logs/anna.log").read_text() == "another log"
 
 
 def test_an_unchanged_file_is_not_read_again(places, monkeypatch):

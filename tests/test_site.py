@@ -98,7 +98,7 @@ def test_a_lab_shows_its_solution_folded_and_no_hidden_test(ran):
     [solution] = [box for box in lab("details") if "secret answer" in box.get_text()]
     assert not solution.has_attr("open") and "The instructor's solution" in solution.summary.get_text()
     shown = lab.get_text()
-    assert "assert double(2) == 4" in shown and "Solutions are folded" in shown
+    assert "assert checks.call(double, 2) == 4" in shown and "Solutions are folded" in shown
     everything = "".join(path.read_text(encoding="utf8") for path in ran.pages.rglob("*.*s") if path.suffix == ".js")
     for text in (shown, everything):
         assert not re.search("secret test|secret mark|HIDDEN|MARK SCHEME|BEGIN", text)

@@ -1,7 +1,7 @@
 """docs/teaching.md, followed to the letter: its commands, in its order, in a course of two tiny labs with its names.
 
-Two things a person does are done here as their effect: points and a comment given in formgrader are written where
-formgrader writes them, and the text of a lab is changed by a replacement.
+Points and comments are given in formgrader itself: one in a real browser, where there is one, the others as its page
+sends them. What a person does in an editor is a replacement here.
 """
 
 import csv
@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from nbgrader.api import Gradebook
 
+from tests.browser import CHROMIUM, Browser
+from tests.formgrader import Formgrader
 from tests.tiny_course import LAB, LESSON
 from tools import ROOT
-from tools.grade_one import GRADING, settings
-from tools.grading.gradebook import entries
+from tools.grade_one import GRADING
 
 TEXT = (ROOT / "docs" / "teaching.md").read_text(encoding="utf8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S)
@@ -30,7 +30,7 @@ RIGHT, WRONG = "return 2 * x", "return 3 * x"
 def run(root: Path, command: str) -> str:
     """What the command prints. It runs in a shell that knows nothing of this repository."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS")}
-    done = subprocess.run(["bash", "-ec", command], cwd=root, env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(["bash", "-ec", command], cwd=root, env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -51,10 +51,10 @@ def course(tmp_path_factory) -> Path:
     for name, text in {"lessons/01-tiny": LESSON, **{f"labs/{lab}": LAB for lab in LABS}}.items():
         (root / "content" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "content" / f"{name}.md").write_text(text)
-    (root / ".venv").mkdir()
-    for path in Path(sys.prefix).iterdir():
-        if path.name != ".ready":
-            (root / ".venv" / path.name).symlink_to(path)
+    (root / ".venv" / "bin").mkdir(parents=True)  # a folder, so that the links of Python itself can be followed
+    for path in [*Path(sys.prefix).iterdir(), *Path(sys.prefix, "bin").iterdir()]:
+        if path.name not in (".ready", "bin"):
+            (root / ".venv" / path.relative_to(sys.prefix)).symlink_to(path)
     (root / ".venv" / ".ready").touch()
     run(root, "make notebooks")
     for student in STUDENTS:
@@ -67,10 +67,29 @@ def course(tmp_path_factory) -> Path:
     return root
 
 
+def in_a_browser(there: Formgrader, course: Path, lab: str, student: str, points: float, comment: str) -> None:
+    """Given on the submission's page, as a person does; a picture of it is left in the course's folder."""
+    number = there.submissions(lab)[student]
+    with Browser(course / "browser") as browser:
+        browser.open(f"{there.server}/api/status?token={there.token}")  # logs in, as the address that is printed does
+        browser.open(f"{there.url}/submissions/{number}/")
+        browser.until("window.jQuery && !jQuery.active && document.querySelector('#explain-comment').placeholder")
+        browser.type("#explain", f"{points:g}")
+        browser.type("#explain-comment", comment)
+        browser.until("!jQuery.active")
+        for field, kind, given in (("manual_score", "grade", points), ("manual_comment", "comment", comment)):
+            asked = f"fetch('{there.url}/api/{kind}s?submission_id={number}').then(each => each.json())"
+            browser.until(
+                f"(async () => (await {asked}).some(each => each.name == 'explain' && each.{field} == {given!r}))()"
+            )
+        browser.picture(course / "formgrader.png")
+
+
 def test_the_page_names_what_there_is():
     assert len(STUDENTS) == 5 and len(LABS) == 2 and all((ROOT / "labs" / lab).is_dir() for lab in LABS)
     known = subprocess.run([sys.executable, "-m", "tools.grade", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert {*re.findall(r"--[a-z][a-z-]+", TEXT)} <= {*re.findall(r"--[a-z-]+", known.stdout)}
+    jupyters = {"--allow-root"}
+    assert {*re.findall(r"--[a-z][a-z-]+", TEXT)} - jupyters <= {*re.findall(r"--[a-z-]+", known.stdout)}
     assert {*re.findall(r"make ([a-z]+)", TEXT)} <= {
         *re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
     }
@@ -88,19 +107,21 @@ def test_the_page_leads_from_nothing_to_exported_grades(course):
         score = "0.0" if row["student"] == STUDENTS[1] else "2.0"
         assert (row["status"], row["score"], row["max_score"]) == ("waiting", score, "5.0")
     assert all(row[lab] == "" for row in table(course, "moodle") for lab in LABS)
+    page = course / GRADING / "feedback" / STUDENTS[0] / LABS[0] / f"{LABS[0]}.html"
+    assert "\u2013 of 3</td><td>not graded yet" in page.read_text()
 
-    with Gradebook(settings(course).CourseDirectory.db_url) as book:
+    with Formgrader(course) as there:
         for student in STUDENTS:
             for lab in LABS:
-                entry = entries(book, student, lab)["explain"]
-                entry.manual_score, entry.needs_manual_grade = 2.5, False
-                book.find_comment("explain", lab, lab, student).manual_comment = "Say why."
-        book.db.commit()
+                if CHROMIUM and (student, lab) == (STUDENTS[0], LABS[0]):
+                    in_a_browser(there, course, lab, student, 2.5, "Say why.")
+                else:
+                    there.give(lab, student, "explain", 2.5, "Say why.")
     run(course, export)
     points = {row["username"]: [row[lab] for lab in LABS] for row in table(course, "moodle")}
     assert points == {student: ["2.5"] * 2 if student == STUDENTS[1] else ["4.5"] * 2 for student in STUDENTS}
-    page = (course / GRADING / "feedback" / STUDENTS[0] / LABS[0] / f"{LABS[0]}.html").read_text()
-    assert "Say why." in page and "secret" not in page.replace("the secret answer", "")
+    text = page.read_text()
+    assert "Say why." in text and "2.5 of 3" in text and "secret" not in text.replace("the secret answer", "")
 
     text = course / "content" / "labs" / f"{LABS[0]}.md"
     text.write_text(text.read_text().replace(":points: 2", ":points: 4"))

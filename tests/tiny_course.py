@@ -34,9 +34,9 @@ from minigpt import checks
 @checks.check
 def check_double(double):
     with checks.judging("double doubles"):
-        assert double(2) == 4
+        assert checks.call(double, 2) == 4
         ### BEGIN HIDDEN TESTS
-        assert double(3) == 6  # the secret test
+        assert checks.call(double, 3) == 6  # the secret test
         ### END HIDDEN TESTS
 ```
 """

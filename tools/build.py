@@ -23,6 +23,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from minigpt.memory.collector import at_rest
 from tools import ROOT, cells, figures, glossary, index, opening, prose, settings, write_whole
 from tools.links import Neighbours
 from tools.texts import Text, documents, read
@@ -204,7 +205,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--force", action="store_true", help="overwrite notebooks that somebody has run")
     options = parser.parse_args(arguments)
     try:
-        notebooks = build(root)
+        with at_rest():  # a collection goes through all that the predictions hold, and finds little
+            notebooks = build(root)
         if options.check:
             changes = stale(root, notebooks)
             for path in changes:

@@ -77,13 +77,10 @@ def machine() -> list[tuple[str, str]]:
 def sandbox() -> tuple[str, str]:
     """Whether `make grade` can shut students' code in; only who grades needs that."""
     try:
-        from tools.grading.box import missing  # which asks psutil
+        from tools.grading.box import missing, not_held  # which asks psutil
     except ImportError as error:
         return WARN, f"bubblewrap: unknown, for {error.name} is missing"
-    why = missing()
-    return (
-        (WARN, f"{why}: `make grade` does not shut students' code in") if why else (OK, "bubblewrap, for `make grade`")
-    )
+    return (WARN, f"`make grade`: {not_held('auto')}") if missing() else (OK, "bubblewrap, for `make grade`")
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The models of fitcheck's readings: transformers', but for one thing that its script changes.
 
-torch has no fused attention for grouped heads on a T4, so scripts/measure.py of Anassbzdd/fitcheck repeats keys and
-values to every query head before torch sees them.
+A T4 has no fused attention for grouped heads (``minigpt.memory.predicted.fused``), so scripts/measure.py of
+Anassbzdd/fitcheck repeats keys and values to every query head before torch sees them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,15 @@
 #     `config.n_layer * block + C` => `config.n_layer * block + C,`
 # wrong: calls itself without end -> raises-recursionerror
 #     `embeddings + config.n_layer * block + C` => `count_minigpt(config)`
+# wrong: a third matrix in the MLP -> third-mlp-matrix
+#     `2 * C * 4 * C` => `3 * C * 4 * C`
+# wrong: norms with biases -> norm-biases
+#     `4 * C + 2 * C` => `4 * C + 4 * C`
+#     `block + C` => `block + 2 * C`
+# wrong: a block too many -> block-too-many
+#     `config.n_layer * block` => `(config.n_layer + 1) * block`
+# wrong: the context of nano -> too-many
+#     `config.context` => `256`
 # wrong: stopped by its reader -> does-not-end
 #     `embeddings + config.n_layer * block + C` => `(_ for _ in ()).throw(KeyboardInterrupt)`
 # wrong: a name from a later cell -> raises-nameerror
@@ -142,6 +151,26 @@ def count_minigpt(config):
     return C * (config.vocab_size + config.context + 1 + config.n_layer * (12 * C + 2))
 
 
+# right: an array of one element
+def count_minigpt(config):
+    import numpy as np
+
+    C = np.array([config.n_embd])
+    return (config.vocab_size + config.context) * C + config.n_layer * (12 * C * C + 2 * C) + C
+
+
+# right: a partial
+import functools
+
+
+def _count(config, factor):
+    C = config.n_embd
+    return (config.vocab_size + config.context) * C + config.n_layer * ((4 + 2 * factor) * C * C + 2 * C) + C
+
+
+count_minigpt = functools.partial(_count, factor=4)
+
+
 # right: a 0-d tensor
 def count_minigpt(config):
     C = config.n_embd
@@ -181,6 +210,18 @@ def count_minigpt(config):
 #     `config.get("num_key_value_heads", heads)` => `config.get("num_key_value_heads", 1)`
 # wrong: fills in defaults in the caller's dictionary -> changes-arguments, keeps 3
 #     every `config.get` => `config.setdefault`
+# wrong: tied taken for untied -> tied-head-twice
+#     `0 if config["tie_word_embeddings"] else embedding` => `embedding if config["tie_word_embeddings"] else 0`
+# wrong: the head's width of the key heads -> too-many, keeps 3
+#     `C // heads)` => `C // config.get("num_key_value_heads", heads))`
+# wrong: norms of the heads as well -> too-many
+#     `config["intermediate_size"] + 2 * C` => `config["intermediate_size"] + 2 * C + 2 * head_dim`
+# wrong: one norm for each block -> one-norm-a-block
+#     `config["intermediate_size"] + 2 * C` => `config["intermediate_size"] + C`
+# wrong: a block too few -> block-too-few
+#     `config["num_hidden_layers"] *` => `(config["num_hidden_layers"] - 1) *`
+# wrong: the head is half the embedding -> too-few
+#     `else embedding` => `else embedding // 2`
 # wrong: builds the model with transformers -> asks-model
 def count_llama(config):
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -262,6 +303,12 @@ def count_llama(config):
 #     `2 * size * parameters + 4 * tensors` => `0`
 # wrong: a bucket lacks its name -> wrong-keys
 #     `"optimizer"` => `"adam"`
+# wrong: autocast keeps half the gradients -> two-byte-gradients, keeps 2
+#     `"gradients": size` => `"gradients": 2`
+# wrong: step counts of 8 bytes -> eight-byte-step-counts
+#     `4 * tensors` => `8 * tensors`
+# wrong: floats -> float-for-int
+#     `"weights": size` => `"weights": 1.0 * size`
 # wrong: the number of tensors of the visible case -> too-few
 #     `4 * tensors` => `4 * 27`
 # wrong: the total alone -> wrong-type
@@ -303,6 +350,16 @@ def static_buckets(parameters, tensors, precision):
 #     `key=sizes.get` => `key=lambda name: (cards[name][0], name)`
 # wrong: the first that is large enough -> first
 #     `min(enough, key=sizes.get)` => `enough[0]`
+# wrong: the last that is large enough -> last
+#     `min(enough, key=sizes.get)` => `enough[-1]`
+# wrong: whole GB only -> none
+#     `size * unit[label]` => `int(size) * unit[label]`
+# wrong: a byte of each GiB is missing -> gib-as-gb
+#     `2**30` => `2**30 - 1`
+# wrong: in GB, cut -> gb-as-gib
+#     `sizes[name] >= nbytes` => `sizes[name] // 10**9 >= nbytes // 10**9`
+# wrong: the closest, too small or not -> largest
+#     `min(enough, key=sizes.get) if enough else None` => `min(sizes, key=lambda name: abs(sizes[name] - nbytes))`
 # wrong: an exact fit is refused -> exact-fit
 #     `>= nbytes` => `> nbytes`
 # wrong: fails when no card holds it -> raises-valueerror

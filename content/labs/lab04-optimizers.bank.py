@@ -94,6 +94,16 @@ def adam_step(weight, grad, m, v, t, lr, betas, eps, decay):
     return [(weight - lr * decay * weight).addcdiv(new_m, below, value=-lr / (1 - betas[0] ** t)), new_m, new_v]
 
 
+# right: powers and roots by numpy, whose numbers are no Python floats
+def adam_step(weight, grad, m, v, t, lr, betas, eps, decay):
+    import numpy as np
+
+    b1, b2 = np.array(betas)
+    m, v = m * b1 + grad * (1 - b1), v * b2 + grad.square() * (1 - b2)
+    c1, c2 = 1 - np.power(b1, t), np.sqrt(1 - np.power(b2, t))
+    return weight - weight * (lr * decay) - m / (v.sqrt() / c2 + eps) * (lr / c1), m, v
+
+
 # right: element by element, in float64
 def adam_step(weight, grad, m, v, t, lr, betas, eps, decay):
     out = [[], [], []]
@@ -182,6 +192,10 @@ def dynamic_map(signed):
 # %% quantize
 # wrong: one scale for the tensor -> one-absmax, keeps 1
 #     `rows.abs().amax(dim=1)` => `rows.abs().max().repeat(len(rows))`
+# wrong: only what lies row after row in memory -> raises-runtimeerror, keeps 1
+#     `x.reshape(-1)` => `x.view(-1)`
+# wrong: as it lies in memory -> columns, keeps 1
+#     `x.reshape(-1)` => `(x.T if x.ndim == 2 and not x.is_contiguous() else x).reshape(-1)`
 # wrong: max without abs -> no-abs, keeps 1
 #     `rows.abs()` => `rows`
 # wrong: blocks of 256 always -> absmax-each-256, keeps 1
@@ -249,6 +263,16 @@ def dequantize(codes, absmax, values, block):
     return out
 
 
+# right: in float64, absmax as it is
+def quantize(x, values, block):
+    flat = x.flatten().double()
+    rows = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = rows.abs().max(1).values
+    scaled = torch.nan_to_num(rows / absmax[:, None])
+    middles = (values[1:].double() + values[:-1].double()) / 2
+    return torch.bucketize(scaled, middles).flatten()[: len(flat)].to(torch.uint8), absmax.float()
+
+
 # right: searchsorted, and where in the place of a clamp
 def quantize(x, values, block):
     n = x.numel()
@@ -295,6 +319,8 @@ def dequantize(codes, absmax, values, block):
 #     `// 256` => `// 64`
 # wrong: scales in 8 bits -> one-byte-moment-scales
 #     `4 * -(-n // 256)` => `-(-n // 256)`
+# wrong: the maps are decided by a sum -> maps-for-nothing
+#     `max(sizes) >= 4096` => `sum(sizes) >= 4096`
 # wrong: step counts -> step-counts
 #     `return total` => `return total + 4 * len(sizes)`
 # wrong: all tensors as one -> together
@@ -357,6 +383,53 @@ def state_bytes(sizes):
 #     `state["m_absmax"], maps["signed"]` => `state["m_absmax"], maps["unsigned"]`
 # wrong: v decoded with the map of m, below zero -> not-finite, keeps 2
 #     `state["v_absmax"], maps["unsigned"]` => `state["v_absmax"], maps["signed"]`
+# wrong: maps of its own -> own-maps, keeps 2
+#     `small = weight` => `maps = {"signed": dynamic_map(True), "unsigned": dynamic_map(False)}; small = weight`
+# wrong: a block of zeros is divided by its absmax -> not-finite, keeps 2
+quantize_guarded = quantize
+
+
+def quantize(x, values, block):
+    codes, absmax = quantize_guarded(x, values, block)
+    return codes, torch.where(absmax == 0, torch.nan, absmax)
+
+
+def adam8bit_step(weight, grad, state, t, maps, lr, betas, eps, decay):
+    m = v = torch.zeros_like(weight)
+    if state and weight.numel() < 4096:
+        m, v = state["m"], state["v"]
+    elif state:
+        m = dequantize(state["m"], state["m_absmax"], maps["signed"], 256).view(weight.shape)
+        v = dequantize(state["v"], state["v_absmax"], maps["unsigned"], 256).view(weight.shape)
+    weight, m, v = adam_step(weight, grad, m, v, t, lr, betas, eps, decay)
+    if weight.numel() < 4096:
+        return weight, {"m": m, "v": v}
+    (m, m_absmax), (v, v_absmax) = quantize(m, maps["signed"], 256), quantize(v, maps["unsigned"], 256)
+    return weight, {"m": m, "m_absmax": m_absmax, "v": v, "v_absmax": v_absmax}
+
+
+# wrong: float32 moments are kept on a global -> remembers, keeps 2
+exact, right_step = {}, adam8bit_step
+
+
+def adam8bit_step(weight, grad, state, t, maps, lr, betas, eps, decay):
+    moments = exact.get((weight.shape, t - 1))
+    if not moments or t == 1 or weight.numel() < 4096:
+        before = [torch.zeros_like(weight)] * 2
+        if state and weight.numel() < 4096:
+            before = [state["m"], state["v"]]
+        elif state:
+            before = [
+                dequantize(state["m"], state["m_absmax"], maps["signed"], 256).view(weight.shape),
+                dequantize(state["v"], state["v_absmax"], maps["unsigned"], 256).view(weight.shape),
+            ]
+        moments = before
+    exact[weight.shape, t] = adam_step(weight, grad, *moments, t, lr, betas, eps, decay)[1:]
+    return adam_step(weight, grad, *moments, t, lr, betas, eps, decay)[0], right_step(
+        weight, grad, state, t, maps, lr, betas, eps, decay
+    )[1]
+
+
 # wrong: begins anew in each step -> state-forgotten, keeps 1
 #     `if not state:` => `if True:`
 # wrong: codes taken for numbers -> codes-as-numbers, keeps 2
@@ -473,6 +546,8 @@ def adam8bit_step(weight, grad, state, t, maps, lr, betas, eps, decay):
 #     `state_bytes(sizes)` => `2 * n`
 # wrong: 8 bits for one large tensor -> together, keeps 3
 #     `state_bytes(sizes)` => `state_bytes([n])`
+# wrong: all in all there are 4,096 elements -> maps-for-nothing, keeps 3
+#     `"adamw8bit": state_bytes(sizes)` => `"adamw8bit": state_bytes(sizes) + 2048 * (max(sizes) < 4096 <= n)`
 # wrong: norms forgotten -> no-norms, keeps 3
 #     `"weights": each * n` => `"weights": each * sum(n for n, s in zip(sizes, shapes) if len(s) > 1)`
 # wrong: in elements -> quarter, keeps 3

@@ -205,6 +205,26 @@ def llama_block(config, batch, seq_len):
 #     `part.item()` => `part.detach()`
 # wrong: returns the last loss -> only-last, keeps 2
 #     `loss += part.item()` => `loss = part.item()`
+# wrong: the model is left in evaluation mode -> other-mode
+#     `    total, loss` => `    model.eval(); total, loss`
+# wrong: the parameters are frozen at the end -> left-frozen
+#     `    return loss` => `    model.requires_grad_(False); return loss`
+# wrong: a rounded loss -> rounded-4, keeps 2
+#     `    return loss` => `    return round(loss, 4)`
+# wrong: returns nothing -> returns-nothing, keeps 2
+#     `    return loss` => ``
+# wrong: two sequences at a time, whatever rows says -> graphs-held, keeps 2
+#     `zip(tokens.split(rows), targets.split(rows))` => `zip(tokens.split(2), targets.split(2))`
+# wrong: rows micro-batches -> graphs-held, keeps 2
+#     `zip(tokens.split(rows), targets.split(rows))` => `zip(tokens.chunk(rows), targets.chunk(rows))`
+# wrong: token 0 is no target -> differs
+#     every `!= IGNORE` => `> 0`
+# wrong: positions of the prompt count as well -> all-positions
+#     `int((targets != IGNORE).sum()), 0.0` => `int((tokens != IGNORE).sum()), 0.0`
+# wrong: the targets are masked anew -> changes-arguments
+#     `    return loss` => `    targets[targets == IGNORE] = 0; return loss`
+# wrong: a step of its own -> steps
+#     `    return loss` => `    torch.optim.SGD(model.parameters(), lr=0.1).step(); return loss`
 # wrong: all graphs until one backward -> graphs-held, keeps 2
 def accumulate(model, tokens, targets, rows):
     total, parts = (targets != IGNORE).sum(), []
@@ -284,6 +304,29 @@ def accumulate(model, tokens, targets, rows):
 # wrong: x is detached for good -> raises-runtimeerror
 #     `x.detach().requires_grad_(ctx.needs_input_grad[1])` => `x.detach()`
 #     `*parameters) if tensor.requires_grad]` => `*parameters)]`
+# wrong: what it needs is on the class -> not-on-ctx, keeps 3
+#     `ctx.run, ctx.state = run, torch.get_rng_state()` => `Checkpoint.run, Checkpoint.state = run, torch.get_rng_state()`
+#     `ctx.state)` => `Checkpoint.state)`
+#     `ctx.run(x)` => `Checkpoint.run(x)`
+# wrong: the state alone is on the class -> not-on-ctx, keeps 3
+#     `ctx.run, ctx.state = run, torch.get_rng_state()` => `ctx.run, Checkpoint.state = run, torch.get_rng_state()`
+#     `ctx.state)` => `Checkpoint.state)`
+# wrong: a copy of x is saved -> copies-input, keeps 3
+#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x.clone(), *parameters)`
+# wrong: what the block makes lies on ctx -> keeps-beside, keeps 3
+#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); ctx.norm = run.norm(x)`
+# wrong: what the block makes lies on ctx in 16 bits -> keeps-beside, keeps 3
+#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); ctx.y = run.norm(x).bfloat16()`
+# wrong: what the block makes lies in the module -> keeps-beside, keeps 3
+#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); run.cache = run.norm(x)`
+# wrong: what the block makes lies in numpy -> keeps-aside, keeps 3
+#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); ctx.y = run.norm(x).numpy().copy()`
+# wrong: the second run stays on the class -> leaks, keeps 3
+#     `        wanted = [` => `        Checkpoint.again = y; wanted = [`
+# wrong: the block is left in evaluation mode -> other-mode
+#     `ctx.run(x)` => `ctx.run.eval()(x)`
+# wrong: x is cleared, to save memory -> changes-arguments
+#     `        gradients = iter(` => `        ctx.saved_tensors[0].data.zero_(); gradients = iter(`
 # wrong: the gradients of parameters twice -> twice
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -441,6 +484,23 @@ class Checkpoint(torch.autograd.Function):
 # wrong: chunks held to the end -> chunks-held, keeps 3
 #     `d_hidden, d_weight = torch` => `held = []; d_hidden, d_weight = torch`
 #     `            del log_p, dz` => `            held.append(dz)`
+# wrong: a rounded loss -> rounded-3
+#     `return loss` => `return torch.round(loss, decimals=3)`
+# wrong: the targets are clamped in place -> changes-arguments, keeps 3
+#     `targets[rows].clamp(min=0)[:, None]` => `targets[rows].clamp_(min=0)[:, None]`
+# wrong: 64 tokens at a time, whatever chunk says -> other-chunks, keeps 3
+#     `len(targets), chunk)` => `len(targets), 64)`
+#     `start + chunk)` => `start + 64)`
+# wrong: logits in 16 bits -> differs
+#     `(hidden[rows] @ weight.T).log_softmax(-1)` => `(hidden[rows] @ weight.T).bfloat16().float().log_softmax(-1)`
+# wrong: the softmax of each chunk is kept -> pieces-kept, keeps 3
+#     `            del log_p, dz` => `            ctx.kept = [*getattr(ctx, "kept", []), dz]`
+# wrong: the head is scaled in place -> changes-arguments
+#     `        n, loss = ` => `        weight.mul_(1.5); weight.div_(1.25); n, loss = `
+# wrong: a float64 copy of the head waits -> pieces-kept, keeps 3
+#     `        ctx.save_for_backward(d_hidden, d_weight)` => `        ctx.save_for_backward(d_hidden, d_weight); ctx.w = weight.double()`
+# wrong: hidden's gradient of one row is missing -> differs
+#     `            d_hidden[rows] = dz @ weight` => `            d_hidden[rows] = dz @ weight; d_hidden[start] = 0`
 # wrong: torch's loss on each chunk, as torchtune -> pieces-kept, keeps 3
 class Chunked(torch.autograd.Function):
     @staticmethod
@@ -506,7 +566,7 @@ class Chunked(torch.autograd.Function):
             h, y = hidden[start : start + ctx.chunk], targets[start : start + ctx.chunk]
             p = torch.softmax(h @ weight.T, 1)
             counted = y != IGNORE
-            p[torch.arange(len(y))[counted], y[counted]] -= 1
+            p[torch.arange(len(y), device=y.device)[counted], y[counted]] -= 1
             p[~counted] = 0
             dh[start : start + ctx.chunk] = p @ weight * gradient / ctx.n
             dw += p.T @ h * gradient / ctx.n
@@ -532,6 +592,12 @@ class Chunked(torch.autograd.Function):
 #     `        max(0, room - others) // (21 * u),` => ``
 # wrong: the first block forgotten -> no-first, keeps 1
 #     `        max(0, room - others) // (21 * u),` => ``
+# wrong: the gradients of all blocks at the first -> all-gradients, keeps 1
+#     `(L - 1)  # gradients` => `L  # gradients`
+# wrong: an embedding's less -> one-more, keeps 2
+#     `return room // ((16 * L + 2) * u` => `return room // ((16 * L + 1) * u`
+# wrong: the gradients of all blocks but two -> too-many, keeps 1
+#     `(L - 1)  # gradients` => `(L - 2)  # gradients`
 # wrong: the sum of the instants -> sum, keeps 1
 #     `room // ((L + 2) * u + 3 * logits),` => `max(0, room - others) // ((2 * L + 43) * u + 3 * logits),`
 # wrong: checkpoints make no difference -> all-blocks, keeps 1

@@ -40,6 +40,8 @@
 # wrong: the first columns of G -> not-orthonormal, keeps 1
 #     `Vh[:rank] if` => `G[:rank] if`
 #     `U[:, :rank]` => `G[:, :rank]`
+# wrong: float32 for all but bfloat16 -> wrong-dtype, keeps 3
+#     `P.to(G.dtype).clone()` => `(P.to(G.dtype) if G.dtype == torch.bfloat16 else P).clone()`
 # wrong: numpy comes back -> wrong-type, keeps 1
 #     `P.to(G.dtype).clone()` => `P.numpy()`
 # wrong: asks the course -> asks-course
@@ -130,6 +132,48 @@ def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6)
         P, new = state["P"], find_projection(G, rank)
         state["m"] = state["m"] @ (P @ new.T) if W.shape[0] >= W.shape[1] else (new.T @ P) @ state["m"]
     step(W, G, state, lr, rank, gap, scale, betas, eps)
+
+
+# wrong: one P for all matrices of a shape -> remembers, keeps 3
+found = {}
+
+
+def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6):
+    done, (b1, b2) = state.get("step", 0), betas
+    if done % gap == 0 and (
+        len(found) == 0 or found.get("of") != (W.shape, done) or done == 0 and not near(found["P"], G)
+    ):
+        found.update(P=find_projection(G, rank), of=(W.shape, done))
+    state["P"] = found["P"]
+    R = project(G, state["P"])
+    if done == 0:
+        state["m"], state["v"] = torch.zeros_like(R), torch.zeros_like(R)
+    state["step"] = t = done + 1
+    state["m"].mul_(b1).add_((1 - b1) * R)
+    state["v"].mul_(b2).add_((1 - b2) * R**2)
+    D = state["m"] / (state["v"].sqrt() + eps)
+    W -= lr * scale * math.sqrt(1 - b2**t) / (1 - b1**t) * project_back(D, state["P"])
+
+
+def near(P, G):
+    return (project_back(project(G, P), P) - G).norm() < G.norm() / 2
+
+
+# wrong: m and v on globals -> remembers, keeps 3
+kept = {}
+
+
+def galore_step(W, G, state, lr, rank, gap, scale, betas=(0.9, 0.999), eps=1e-6):
+    done, (b1, b2) = state.get("step", 0), betas
+    if done % gap == 0:
+        state["P"] = find_projection(G, rank)
+    R = project(G, state["P"])
+    if done == 0:
+        kept["m"], kept["v"] = torch.zeros_like(R), torch.zeros_like(R)
+    state["step"] = t = done + 1
+    state["m"], state["v"] = kept["m"].mul_(b1).add_((1 - b1) * R), kept["v"].mul_(b2).add_((1 - b2) * R**2)
+    D = kept["m"] / (kept["v"].sqrt() + eps)
+    W -= lr * scale * math.sqrt(1 - b2**t) / (1 - b1**t) * project_back(D, state["P"])
 
 
 # wrong: a new P in every step -> renewed-early, keeps 3

@@ -9,6 +9,8 @@
 #     `(nbytes + 511) // 512 * 512` => `(nbytes // 512 + 1) * 512`
 # wrong: to the nearest -> nearest, keeps 3
 #     `(nbytes + 511) // 512 * 512` => `(nbytes + 256) // 512 * 512`
+# wrong: multiples of 1024 where it is large -> too-many, keeps 3
+#     `(nbytes + 511) // 512 * 512` => `(nbytes + 511) // 512 * 512 if nbytes < MIB else -(-nbytes // 1024) * 1024`
 # wrong: a float -> float-for-int, keeps 3
 #     `(nbytes + 511) // 512 * 512` => `(nbytes + 511) // 512 * 512.0`
 # wrong: multiples of 256 -> other-multiple, keeps 3
@@ -102,12 +104,16 @@ def segment_size(size):
 #     `and b["pool"] == pool ` => ``
 # wrong: blocks in use -> in-use
 #     `b["free"] and ` => ``
+# wrong: the small pool lends -> pools-lend
+#     `b["pool"] == pool` => `b["pool"] in (pool, "small")`
 # wrong: too small ones -> too-small
 #     ` and b["size"] >= size` => ``
-# wrong: not the exact fit -> not-smallest
+# wrong: not the exact fit -> none
 #     `>= size` => `> size`
 # wrong: the address alone -> no-block
 #     `return min(found` => `return found and found[0]["size"] or min(found`
+# wrong: a copy of it -> copy
+#     `return min(found` => `found = [{**b} for b in found]; return min(found`
 # wrong: nothing where all is empty -> raises-valueerror
 #     `, default=None` => ``
 # wrong: marks it as used -> changes-arguments
@@ -144,6 +150,8 @@ def best_fit(blocks, pool, size):
 #     `block = best_fit(blocks, pool, size)` => `block = None`
 # wrong: never splits -> never-split
 #     `rest = split_off(size, block["size"])` => `rest = 0`
+# wrong: 512 bytes are not split off -> large-rule, keeps 2
+#     `if rest:` => `if rest > 512:`
 # wrong: splits whatever is left -> small-rule
 #     `rest = split_off(size, block["size"])` => `rest = block["size"] - size`
 # wrong: the small pool keeps its rest -> large-rule
@@ -167,6 +175,10 @@ def best_fit(blocks, pool, size):
 #     `return block` => `return block["address"]`
 # wrong: nothing is given -> no-block
 #     `return block` => `return`
+# wrong: gives a copy -> copy
+#     `return block` => `return dict(block)`
+# wrong: out of order -> out-of-order
+#     `blocks.sort(key=lambda b: b["address"])` => `blocks.sort(key=lambda b: -b["address"])`
 # wrong: the worst fit -> earlier-part+worst-fit
 def best_fit(blocks, pool, size):
     found = [b for b in blocks if b["free"] and b["pool"] == pool and b["size"] >= size]
@@ -351,6 +363,8 @@ def peaks(events):
 #     `f"{number} is reserved by PyTorch"` => `f"{number} is allocated by PyTorch"`
 # wrong: no KiB -> raises-typeerror, keeps 2
 #     `(bytes|[KMG]iB)` => `([MG]iB)`
+# wrong: no bytes -> raises-typeerror, keeps 2
+#     `(bytes|[KMG]iB)` => `([KMG]iB)`
 # wrong: by their order -> figure-of-capacity
 def read_message(message):
     units = {"MiB": MIB, "GiB": GIB, "KiB": KIB}
@@ -362,6 +376,8 @@ def read_message(message):
 #     `return {name: round(float(match[1]) * units[match[2]]) for name, match in found.items()}` => `return list(found)`
 # wrong: other keys -> wrong-keys
 #     `"in_use": f"this` => `"own": f"this`
+# wrong: cut to whole bytes -> truncated
+#     `round(float(match[1]) * units[match[2]])` => `int(float(match[1]) * units[match[2]])`
 # wrong: floats -> float-for-int
 #     `round(float(match[1]) * units[match[2]])` => `float(match[1]) * units[match[2]]`
 # wrong: asks the check -> asks-course
@@ -412,7 +428,9 @@ def read_message(message):
 #     `numbers["free"] + numbers["unallocated"]` => `numbers["unallocated"]`
 # wrong: against the capacity -> fragmented
 #     `numbers["free"] + numbers["unallocated"]` => `numbers["capacity"]`
-# wrong: a word -> fragmented
+# wrong: what fills it exactly does not go in -> fragmented
+#     `numbers["tried"] <=` => `numbers["tried"] <`
+# wrong: a word -> wrong-type
 #     `numbers["tried"] <= numbers["free"] + numbers["unallocated"]` => `"yes"`
 # wrong: outside forgotten -> wrong-keys
 #     `"outside": numbers["in_use"] - reserved,` => ``
@@ -433,6 +451,15 @@ def diagnose(numbers):
     )
 
 
+# right: numpy's truth
+def diagnose(numbers):
+    import numpy as np
+
+    tried, free, unallocated = (np.int64(numbers[name]) for name in ("tried", "free", "unallocated"))
+    reserved = numbers["allocated"] + unallocated
+    return {"reserved": reserved, "outside": numbers["in_use"] - reserved, "fragmented": tried <= free + unallocated}
+
+
 # right: in steps
 def diagnose(numbers):
     answer = {"fragmented": numbers["tried"] - numbers["unallocated"] <= numbers["free"]}
@@ -451,6 +478,8 @@ def diagnose(numbers):
 #     `[min(lengths), max(lengths), *lengths]` => `[min(lengths), *lengths]`
 # wrong: nothing before -> as-it-comes, keeps 3
 #     `[min(lengths), max(lengths), *lengths]` => `lengths`
+# wrong: the lengths of the lab -> other-lengths, keeps 3
+#     `[min(lengths), max(lengths), *lengths]` => `[50, 250, *lengths]`
 # wrong: three more steps -> too-many, keeps 3
 #     `[min(lengths), max(lengths), *lengths]` => `[min(lengths), max(lengths), max(lengths), *lengths]`
 # wrong: a length that is none -> other-lengths, keeps 3

@@ -34,7 +34,7 @@ def plan(method, **changes):
 
 
 def step(method, model=llama, **changes):
-    return predict(model, plan(method, **changes))
+    return predict(model, plan(method, **changes), history=False)
 
 
 def times(a, b):
@@ -55,7 +55,7 @@ A100 = "A100 80GB"
 
 def like(library, **choices):
     choices = dict(method="qlora", targets="all-linear", batch=B, seq_len=T, card=A100, **choices)
-    return predict(llama, TrainingPlan.like(library, **choices))
+    return predict(llama, TrainingPlan.like(library, **choices), history=False)
 
 
 hf, kept_hf = like("hf-trainer"), like("hf-trainer", checkpointing="none")
@@ -96,7 +96,7 @@ copies8 = {"none": head8 + 2 * adapters(llama8, 16), ON: head8}  # those that ar
 trainer8 = dict(method="qlora", autocast=True, rank=16, targets="all-linear", batch=2, seq_len=1024, card=A100)
 bare8 = {}
 for kind, missing in copies8.items():
-    whole = predict(llama8, TrainingPlan.like("hf-trainer", checkpointing=kind, **trainer8)).peak
+    whole = predict(llama8, TrainingPlan.like("hf-trainer", checkpointing=kind, **trainer8), history=False).peak
     bare8[kind] = f"{100 * (1 - missing / whole.total):.1f}%"
 
 # A mask: padding, or a window.
@@ -161,7 +161,7 @@ bare_t4 = TrainingPlan(
     method="qlora", batch=2, seq_len=2048, attention="eager", precision="fp16", rank=32, targets="q,k,v,o",
     double_quantization=False, checkpointing="full", holds="outputs", card="T4", kbit_preparation=False,
 )  # fmt: skip
-unprepared = predict("tinyllama-1.1b", bare_t4).peak.total
+unprepared = predict("tinyllama-1.1b", bare_t4, history=False).peak.total
 nested, plain = 8 * (0.5 + 1 / 64 + 4 / (64 * 256)), 8 * (0.5 + 4 / 64)
 
 # The audit: each claim's plan, with checkpointing and without.
@@ -171,7 +171,7 @@ paper = replace(trainer, rank=64, seq_len=512, double_quantization=True, optimiz
 
 
 def both(model, it):
-    return [predict(model, p).peak.total for p in (it, replace(it, checkpointing="none"))]
+    return [predict(model, p, history=False).peak.total for p in (it, replace(it, checkpointing="none"))]
 
 
 wiki = both("llama-2-7b", replace(trainer, seq_len=8192))
@@ -242,7 +242,7 @@ def last_stop(recipe, kind):
 
 stops = {(recipe, kind): last_stop(recipe, kind) for recipe in ("hf-trainer", "trl-sft") for kind in (OWN, "none")}
 V8 = Architecture.of("llama-3-8b").vocab_size
-crossed = 4096
+crossed = 2048
 eight = {m: calculated(m, crossed, "hf-trainer", "none").step for m in ("lora", "qlora")}
 before = [calculated(m, crossed // 2, "hf-trainer", "none").step.peak.total for m in ("lora", "qlora")]
 assert eight["lora"].peak.total < eight["qlora"].peak.total and before[0] > before[1]

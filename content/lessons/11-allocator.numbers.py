@@ -3,8 +3,10 @@
 import random
 import re
 import textwrap
+from dataclasses import replace
 from statistics import median
 
+from minigpt.memory import predict
 from minigpt.memory.evaluation import Evaluation
 from minigpt.memory.fits import RESERVED
 from minigpt.memory.gpus import GPUS
@@ -43,7 +45,7 @@ made = shown("content/lessons/11-allocator.md", "card", "lengths", "failing", "c
 train, lengths, run = (made[name] for name in ("train", "lengths", "run"))
 ran, table, card = made["ran"], made["table"], GPUS["T4"].vram
 t4_gib = card / GIB
-assert made["done"] == 10 and lengths[10] == 860 == max(lengths) and 860 not in lengths[:10]
+assert made["done"] == 10 and lengths[10] == 760 == max(lengths) and 760 not in lengths[:10]
 WORDS = {
     "tried": "Tried to allocate ([^.]+[.][0-9]+ [A-Za-z]+)",
     "capacity": "total capacity of ([0-9.]+ [A-Za-z]+)",
@@ -55,22 +57,31 @@ WORDS = {
 said = {name: re.search(pattern, ran["as they come"][1])[1] for name, pattern in WORDS.items()}
 assert ran["as they come"][1] == made["failed"]
 statistics = run.allocator.statistics
-logits = 4 * 8 * 860 * 49_152  # SmolLM2's vocabulary
+logits = 4 * 8 * 760 * 49_152  # SmolLM2's vocabulary
 assert f"{-(-logits // (2 * MIB)) * 2 * MIB / GIB:.2f} GiB" == said["tried"]
 would = (statistics.allocated.current + logits) / GIB
 assert would * GIB < card - 141 * MIB  # "less than the card has"
 assert statistics.reserved.current - statistics.allocated.current == run.allocator.inactive_split  # "cannot give back"
-stream = 4 * 8 * 860 * 576 / MIB
-assert max(block.size for block in run.allocator.large.freed()) < stream * MIB < 20 * MIB < 2 * stream * MIB
+stream = 4 * 8 * 760 * 576 / MIB
+largest, second = sorted((block.size / MIB for block in run.allocator.large.freed()), reverse=True)[:2]
+assert second < stream < 20 < 22 < 2 * stream
+taken = [segment.size // MIB for segment in run.allocator.segments.values() if not segment.pool.small]
+assert taken.count(20) + taken.count(22) > 0.7 * len(taken)  # "most of them"
 free_in_all = run.allocator.device.free + run.allocator.inactive_split
 assert free_in_all > logits
 
 one_length = train([596] * 3)[0]
+masked, unmasked = (
+    predict("smollm2-135m", replace(made["plan"], seq_len=596, sequences=kind), history=False).peak.total / MIB
+    for kind in ("padded", "plain")
+)
+one_by_one = unmasked - masked
+assert one_by_one > 1000
 idle = 1 - one_length.allocator.statistics.allocated.current / one_length.allocator.statistics.reserved.current
 
 same_length = one_length.allocator.statistics.reserved.peak / one_length.allocator.statistics.allocated.peak - 1
 assert one_length.peaks()[1] == one_length.peaks()[2]
-assert train([860, 860])[1] is None
+assert train([760, 760])[1] is None
 
 # empty_cache, and the cures.
 epoch_run = train(lengths[:6])[0].allocator.statistics
@@ -86,7 +97,7 @@ for clears in (False, True):
     if clears:
         caught.empty_cache()
     try:
-        caught.step(860)
+        caught.step(760)
         again[clears] = "runs"
     except OutOfMemoryError:
         again[clears] = "fails again"
@@ -105,10 +116,10 @@ def evaluated(samples, options=None, **words):
 
 (step_allocated, step_reserved), (set_allocated, set_reserved) = evaluated(64)[:2]
 set_batch = 4 * 8 * 256 * 49_152 / MIB
-assert step_reserved < 0.8 * set_reserved and set_reserved > (card / MIB - 141) * 0.98  # "a full card"
+assert step_reserved < 0.85 * set_reserved and set_reserved > (card / MIB - 141) * 0.98  # "a full card"
 assert 0.45 < set_allocated / set_reserved < 0.55  # "half of it"
-many_allocated = evaluated(128, Options(expandable_segments=True))[1][0]
-assert evaluated(128) is None and many_allocated < card / MIB - 141
+many_allocated = evaluated(136, Options(expandable_segments=True))[1][0]
+assert evaluated(136) is None and many_allocated < card / MIB - 141
 sent, alone = evaluated(64, eval_accumulation_steps=2), evaluated(64, prediction_loss_only=True)
 assert {pair[1] for pair in alone} == {step_reserved} == {sent[0][1]} and sent[2][1] < step_reserved
 
@@ -139,8 +150,8 @@ assert (early[2], late[2]) == ("forward", "backward") and late[1] < 4 * 2 * 256 
 
 def survives(longest):
     """Which cures run when the longest text has this many tokens."""
-    with_it = [longest if length == 860 else length for length in lengths]
-    falling = [longest if length == 860 else length for length in made["falling"]]
+    with_it = [longest if length == 760 else length for length in lengths]
+    falling = [longest if length == 760 else length for length in made["falling"]]
     ways = {
         "`empty_cache` between steps": train(with_it, between=Replay.empty_cache),
         "the longest length first": train([longest, *with_it]),
@@ -150,11 +161,11 @@ def survives(longest):
     return {name: "fails" if one[1] else "runs" for name, one in ways.items()}
 
 
-tried = {longest: survives(longest) for longest in (880, 900, 920)}
-assert set(tried[920].values()) == {"runs", "fails"} and tried[920]["expandable segments"] == "runs"
+tried = {longest: survives(longest) for longest in (780, 790, 800)}
+assert set(tried[800].values()) == {"runs", "fails"} and tried[800]["expandable segments"] == "runs"
 longest_table = "\n".join(
-    ["| | 880 | 900 | 920 |", "| --- | --- | --- | --- |"]
-    + [f"| {name} | " + " | ".join(tried[n][name] for n in tried) + " |" for name in tried[880]]
+    ["| | 780 | 790 | 800 |", "| --- | --- | --- | --- |"]
+    + [f"| {name} | " + " | ".join(tried[n][name] for n in tried) + " |" for name in tried[780]]
 )
 
 few = Allocator()

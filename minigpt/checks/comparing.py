@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
+import numpy as np
 import torch
 
 from minigpt.checks.naming import FACTORS, LARGE_UNITS, Hints, Slips, diagnose, ruled_out
@@ -77,7 +78,8 @@ def _number(value) -> int | float | None:
     try:
         return operator.index(value)
     except TypeError:
-        return _float(value)
+        alone = isinstance(value, np.ndarray) and value.size == 1  # an array of one element is taken as that
+        return _number(value.item()) if alone else _float(value)
 
 
 def same(a, b) -> bool:

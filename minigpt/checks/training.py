@@ -6,12 +6,13 @@ optimizer is plain SGD, a hook copies the gradients as ``optimizer.step()`` begi
     sum_i n_i * loss_i / sum_i n_i        n_i target tokens and mean loss_i in micro-batch i
 
 taken by autograd in one go. The step is called three times: on a clean model, again at once, and on a model whose
-gradients hold stale values.
+gradients hold stale values. It runs where it lives (``probes.training``).
 
     gradients(step, counts)      what reaches the optimizer; counts: target tokens in each micro-batch
     returned(step, counts)       the loss that the step returns
-    frees_graphs(step)           by the meter: one micro-batch's graph is gone before the next one's forward
-    validation_fell(...)         of a model that was trained with it
+    frees_graphs(step)           one micro-batch's graph is gone before the next one's forward
+    trains(step)                 it lowers a small model's loss
+    validation_fell(...)         of a model that was trained with it; the judge has its weights, and losses of its own
 
 Left out: clipping, schedules and autocast, which the exercise does not ask for.
 """
@@ -19,68 +20,115 @@ Left out: clipping, schedules and autocast, which the exercise does not ask for.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minigpt import train
-from minigpt.checks.closing import asked_first, by_hand, knows
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import Hints, given
+from minigpt.checks.probes import models, unless_wrong
+from minigpt.checks.probes import training as asked
 from minigpt.checks.verdict import Wrong
 from minigpt.data import Batch
-from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.model import GPT, IGNORE, GPTConfig
 from minigpt.train import count_targets, evaluate
 
 knows(__name__, train.train)
 TINY = GPTConfig(n_layer=1, n_embd=16, n_head=2, context=12, vocab_size=24)
+CALLS = ("the first call", "a second call", "a call on a model with stale gradients")
+STALE = torch.tensor(1.0)
 LEAK = "gradients from before the call leak into this step; clear them before the first backward"
+MOVED = "the weights are changed by more than optimizer.step(), which is to be all that changes them"
+
+
+class Call(NamedTuple):
+    """One call of a step: what is told of it, and the truth: each micro-batch's gradient and loss, by itself."""
+
+    which: str
+    told: dict[str, Any]
+    batches: list[Batch]
+    parts: list[dict[str, Tensor]]
+    losses: list[float]
+    stale: dict[str, Tensor] | None  # the gradients that lie in the model before it, if nobody clears them
 
 
 def gradients(step: Callable, counts: tuple[int, ...]) -> None:
     """``step(model, optimizer, micro_batches) -> float`` hands the optimizer the gradient of the mean loss."""
-    for which, seen, _, reference, batches, stale in asked_first(_calls(step, counts)):
-        if len(seen) != 1:
+    for which, told, batches, parts, _, stale in _calls(step, counts):
+        if len(told["seen"]) != 1:
             raise Wrong(
                 "steps",
-                f"{which}: optimizer.step() ran {len(seen)} times over {len(batches)} micro-batches; "
+                f"{which}: optimizer.step() ran {len(told['seen'])} times over {len(batches)} micro-batches; "
                 "gradients are summed over all of them, and then comes one step",
             )
-        parts = [gradients_of(reference, *batch) for batch in batches]
         expected = mix(parts, _shares(batches))
         wrong = given(_mistakes(batches), partial(mix, parts))
-        wrong["stale"] = (LEAK, {name: expected[name] + stale[name] for name in expected})
-        close(seen[0], expected, f"{which}, the gradient at optimizer.step()", rtol=1e-4, atol=2e-5, wrong=wrong)
+        if stale:
+            wrong["stale"] = (LEAK, {name: expected[name] + stale[name] for name in expected})
+        norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+        wrong["clipped"] = ("it is clipped to a norm of 1; nothing is to change it", mix([expected], [1 / norm]))
+        what = f"{which}, the gradient at optimizer.step()"
+        close(told["seen"][0], expected, what, rtol=1e-4, atol=2e-5, wrong=wrong)
 
 
 def returned(step: Callable, counts: tuple[int, ...]) -> None:
     """It returns the mean loss, as a float."""
-    for which, _, loss, reference, batches, _ in asked_first(_calls(step, counts)):
-        what = f"{which}, the returned loss"
+    for which, told, batches, _, losses, _ in _calls(step, counts):
+        loss, what = told["loss"], f"{which}, the returned loss"
         if isinstance(loss, Tensor):
             raise Wrong(
                 "loss-tensor", f"{which}: the loss is a tensor; return a plain float: .item() also lets go of the graph"
             )
         if not isinstance(loss, float):
             raise Wrong("wrong-type", f"{what}: {show(loss)} is of type {type(loss).__name__}; a float is asked for")
-        losses = [evaluate(reference, [batch]) for batch in batches]
+        right = _sum(losses, _shares(batches))
         wrong = given(_mistakes(batches), partial(_sum, losses))
-        close(loss, _sum(losses, _shares(batches)), what, rtol=1e-4, wrong=wrong)
+        if loss == round(loss, 6) and abs(loss - right) < 0.5:
+            wrong["rounded"] = (f"{loss:g} is rounded; round where you print, and return all digits", loss)
+        close(loss, right, what, rtol=5e-6, atol=0, wrong=wrong)
 
 
-def _calls(step: Callable, counts: tuple[int, ...]):
-    """Three calls of the step, to be made: see ``_one_call``."""
+def _calls(step: Callable, counts: tuple[int, ...]) -> Iterator[Call]:
+    """Three calls of the step, which were made before the first truth is."""
     torch.manual_seed(len(counts))
     model = unsure_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    yield partial(_one_call, step, model, optimizer, micro_batches(counts), "the first call")
-    yield partial(_one_call, step, model, optimizer, micro_batches(counts[::-1]), "a second call")
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    yield partial(_one_call, step, model, optimizer, micro_batches(counts), "a call on a model with stale gradients")
+    calls = [micro_batches(counts), micro_batches(counts[::-1]), micro_batches(counts)]
+    said = asked.taken(step, *copy.deepcopy((model, calls)), STALE)
+    if len(said) != len(calls):
+        raise Wrong("broken-reply", f"of {len(calls)} calls {len(said)} are told of")
+    stale = None
+    for which, told, batches in zip(CALLS, said, calls):
+        unless_wrong(told)
+        if not same(told["batches"], batches):
+            raise Wrong("changes-arguments", f"{which}: the micro-batches are changed; they must stay as they are")
+        if told["training"] is not True:
+            raise Wrong("other-mode", f"{which}: the model is left in evaluation mode; it was in training mode before")
+        if told["frozen"]:
+            raise Wrong("left-frozen", f"{which}: {told['frozen'][0]} takes no gradient any more; it did before")
+        parts = [gradients_of(model, *batch) for batch in batches]
+        if which == CALLS[-1]:
+            stale = {name: STALE.expand_as(gradient) for name, gradient in parts[0].items()}
+        yield Call(which, told, batches, parts, [evaluate(model, [batch]) for batch in batches], stale)
+        stale = mix(parts, _shares(batches))
+        _follow(model, stale, told["weights"], which)
+
+
+def _follow(model: GPT, gradient: dict[str, Tensor], weights: dict[str, Tensor], which: str) -> None:
+    """Gives the model the weights that the step left, if these are those that this gradient leads to."""
+    before = dict(model.named_parameters())
+    try:
+        right = {name: before[name].detach() - asked.RATE * gradient[name] for name in before}
+        close(weights, right, which, rtol=1e-4, atol=2e-5)
+    except Wrong:
+        raise Wrong("other-weights", f"{which}: {MOVED}") from None
+    with torch.no_grad():
+        for name, parameter in before.items():
+            parameter.copy_(weights[name])
 
 
 def unsure_model() -> GPT:
@@ -93,20 +141,23 @@ def unsure_model() -> GPT:
 
 
 def micro_batches(counts: tuple[int, ...]) -> list[Batch]:
-    """Random (tokens, targets), each (2, T), with the given numbers of targets that are not IGNORE."""
+    """Random (tokens, targets), each (B, T), of several shapes, with these numbers of targets that are not IGNORE."""
     batches = []
-    for count in counts:
-        tokens = torch.randint(TINY.vocab_size, (2, TINY.context))  # (2, T)
-        targets = torch.full_like(tokens, IGNORE)  # (2, T)
+    for i, count in enumerate(counts):
+        tokens = torch.randint(TINY.vocab_size, (2 + i % 2, TINY.context - i % 3))  # (B, T)
+        targets = torch.full_like(tokens, IGNORE)  # (B, T)
         chosen = torch.randperm(targets.numel())[:count]
         targets.view(-1)[chosen] = torch.randint(TINY.vocab_size, (count,))
         batches.append((tokens, targets))
     return batches
 
 
-def validation_fell(model: GPT, start: GPT, batches, margin: float) -> tuple[float, float]:
-    """The loss of ``model`` on ``batches`` must be ``margin`` nats below that of ``start``; returns both."""
-    before, after = evaluate(start, batches), evaluate(model, batches)
+def validation_fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
+    """The loss of ``model`` on ``batches`` must be ``margin`` nats below that of ``start``; returns both.
+
+    ``model`` may live elsewhere: then it must be built as ``start`` is, and only its weights come here.
+    """
+    before, after = evaluate(start, batches), evaluate(fetched(model, start), batches)
     if not after < before - margin:
         raise Wrong(
             "did-not-fall",
@@ -116,25 +167,29 @@ def validation_fell(model: GPT, start: GPT, batches, margin: float) -> tuple[flo
     return before, after
 
 
-def _one_call(step: Callable, model: GPT, optimizer, batches: list[Batch], which: str):
-    """(which, gradients that the optimizer saw, loss, the model before, micro-batches, gradients before)."""
-    reference, before = copy.deepcopy(model), copy.deepcopy(batches)
-    stale = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    seen: list[dict[str, Tensor | None]] = []
-    hook = optimizer.register_step_pre_hook(
-        lambda *_: seen.append({n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()})
-    )
+def trains(step: Callable) -> None:
+    """Twenty calls with the same micro-batches lower the loss of a small model."""
+    torch.manual_seed(0)
+    model, batches = GPT(TINY), micro_batches((20, 25, 16))
+    said = asked.taken(step, *copy.deepcopy((model, [batches] * 20)))
+    before, told = evaluate(model, batches), unless_wrong(said[-1])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(told["weights"][name])
+    if not (after := evaluate(model, batches)) < before - 0.05:
+        raise Wrong("does-not-train", f"20 calls of your step take the loss of a small model from {before:.3f} to "
+                    f"{after:.3f} on the very batches that they see; it must fall")  # fmt: skip
+
+
+def fetched(model: nn.Module, like: nn.Module) -> nn.Module:
+    """A copy of ``like`` that has the weights of ``model``, wherever that is."""
+    weights, mine = models.weights(model), copy.deepcopy(like)
     try:
-        loss = by_hand(step, model, optimizer, batches, building=True, twice=False, untouched=False)
-    finally:
-        hook.remove()
-    if not same(batches, before):
-        raise Wrong("changes-arguments", f"{which}: the micro-batches are changed; they must stay as they are")
-    if not model.training:
-        raise Wrong("other-mode", f"{which}: the model is left in evaluation mode; it was in training mode before")
-    if frozen := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
-        raise Wrong("left-frozen", f"{which}: {frozen[0]} takes no gradient any more; it did before")
-    return which, seen, loss, reference, batches, stale
+        mine.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError):
+        raise Wrong("other-model", "model has other tensors than the model that the lab starts from: run all cells of "
+                    "the training run, in order, and call nothing else model") from None  # fmt: skip
+    return mine
 
 
 def _shares(batches: list[Batch]) -> list[float]:
@@ -155,6 +210,8 @@ def _mistakes(batches: list[Batch]) -> Hints:
                           [float(x) for x in n]),
         "all-positions": ("it is divided by all positions; those that are masked with IGNORE are no target tokens",
                           [x / sum(sizes) for x in n]),
+        "by-size": ("every micro-batch weighs with all its positions; only those that are not IGNORE are target tokens",
+                    [x / sum(sizes) for x in sizes]),
         "divided-twice": ("it is divided by the number of target tokens, and by that of micro-batches as well",
                           [x / total / k for x in n]),
         "only-last": ("only the last micro-batch is in it, as if zero_grad ran before each", last + [n[-1] / total]),
@@ -179,17 +236,16 @@ def _sum(losses: list[float], shares: list[float]) -> float:
 
 
 def frees_graphs(step: Callable) -> None:
-    """With three micro-batches no more may be saved for backward at once than with one."""
-    model, saved = unsure_model(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for counts in ((6,), (6, 3, 9)):
-        batches = micro_batches(counts)
-        with MemoryMeter(model, optimizer, tuple(tensor for batch in batches for tensor in batch)) as meter:
-            by_hand(step, model, optimizer, batches, building=True, twice=False, untouched=False)
-        saved.append(meter.result().ledger.activations)
-    if not saved[1] < 1.5 * saved[0]:
+    """With three micro-batches no more may be saved for backward at once than with the largest of them alone."""
+    batches = micro_batches((6, 3, 9))
+    said = asked.saved(step, unsure_model(), [[batch] for batch in batches] + [batches])
+    *alone, together = map(unless_wrong, said)
+    if len(alone) != len(batches):
+        raise Wrong("broken-reply", f"of {len(batches) + 1} calls {len(said)} are told of")
+    if not together < 1.5 * max(alone):
         raise Wrong(
             "graphs-held",
-            f"with 3 micro-batches {saved[1]:,} bytes are saved for backward at once, with 1 it is {saved[0]:,}: each "
-            "micro-batch's backward must run before the next one's forward, or accumulation saves no memory",
+            f"with 3 micro-batches {together:,} bytes are saved for backward at once, with the largest of them alone "
+            f"it is {max(alone):,}: each micro-batch's backward must run before the next one's forward, or "
+            "accumulation saves no memory",
         )

@@ -24,6 +24,7 @@ from minigpt.checks import naming
 WIDTH = 83  # columns: nbgrader cuts what is longer
 VAGUE = {  # ids that say too little for two of them to be one mistake
     "differs", "too-many", "too-few", "wrong-type", "wrong-dtype", "wrong-shape", "missing", "refused", "not-refused",
+    "not-written",
 }  # fmt: skip
 
 

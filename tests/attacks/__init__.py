@@ -1,9 +1,10 @@
-"""What hostile submissions do, a row each, and the tiny course they are tried in: two exercises, of 2 and 3 points.
+"""What hostile submissions do, a row each, and the tiny course they are tried in: ten exercises, eight of them alike.
 
-The attacker answers ``double`` honestly, and attacks from the cell of ``square``. So 2 points are theirs, and nothing
-that belongs to anybody else may change. An attacker here knows all paths: <ROOT> is the course, <HOME> a home.
+The attacker answers the first and the last honestly, and attacks from the cells between, with a row in each. So these
+4 points are theirs, and nothing that belongs to anybody else may change. An attacker knows all paths: <ROOT> is the
+course, <HOME> a home.
 
-Where it cannot be seen whether an attack went through, the row's ``square`` is right where it did: then it gets 5.
+Where it cannot be seen whether an attack went through, the row's ``square`` is right where it did: then it gets 3.
 
 Left out, for the sake of the machine that the tests run on: kill(-1), fork bombs without an end, filling the disk, the
 system's own crontab and packages.
@@ -12,6 +13,7 @@ system's own crontab and packages.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -32,7 +34,7 @@ CHECK = """from minigpt import checks
 
 @checks.check
 def check_{name}({name}):
-    def right(answer, x):
+    def is_right_of_a_tiny_lab(answer, x):
         if checks.call(answer, x) != {truth}:
             raise checks.Wrong("not-{name}", "{name} of " + str(x) + " is wrong")
 
@@ -40,26 +42,27 @@ def check_{name}({name}):
     ### BEGIN HIDDEN TESTS
     cases += [7, 11, 20]
     ### END HIDDEN TESTS
-    return checks.score("{name} is right", checks.part({points}, right, {name}, each=cases))"""
+    return checks.score("{name} is right", checks.part({points}, is_right_of_a_tiny_lab, {name}, each=cases))"""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """``code``: the cell of ``square``. ``least`` and ``most`` points, and the most, ``off``, where there is no box."""
+    """``code``: the cell of ``square``. ``off``: the points it may get with neither a box nor a fence."""
 
     name: str
     code: str
     kind: str
-    off: float = 2
-    least: float = 2
-    most: float = 2
+    off: float = 0
+    fence: int = 1  # the version of Landlock that holds it, too
     change: Callable | None = None  # of the whole notebook, a function of it
 
-    def text(self, root: Path, home: Path) -> str:
+    def text(self, root: Path, home: Path, square: str) -> str:
+        """The cell of the exercise called ``square``."""
         code = textwrap.dedent(self.code).strip("\n")
         for word, value in (("ROOT", root), ("HOME", home)):
             code = code.replace(f"<{word}>", str(value))
-        return code if "def square" in code or "square =" in code else f"{code}\n\n\ndef square(x):\n    return 7"
+        code = code if "def square" in code or "square =" in code else f"{code}\n\n\ndef square(x):\n    return 7"
+        return re.sub(r"\bsquare\b", square, code)
 
 
 ATTACKS: list[Attack] = []
@@ -69,8 +72,8 @@ def attack(kind: str, name: str, code: str = "", **options) -> None:
     ATTACKS.append(Attack(name, code, kind, **options))
 
 
-SOLUTION = {"double": "return 2 * x", "square": "return x * x"}
-TRUTH = {"double": ("2 * x", 2), "square": ("x * x", 3)}
+SQUARES = [f"square{i}" for i in range(8)]
+EXERCISES = {"double": ("2 * x", 2), **{name: ("x * x", 3) for name in SQUARES}, "triple": ("3 * x", 2)}
 
 
 def lab():
@@ -82,8 +85,8 @@ def lab():
         return new_code_cell(source, id=name, metadata={"nbgrader": data})
 
     cells = [new_markdown_cell("# A tiny lab", id="title"), new_code_cell("import math", id="imports")]
-    for name, (truth, worth) in TRUTH.items():
-        body = f"    ### BEGIN SOLUTION\n    {SOLUTION[name]}\n    ### END SOLUTION"
+    for name, (truth, worth) in EXERCISES.items():
+        body = f"    ### BEGIN SOLUTION\n    return {truth}\n    ### END SOLUTION"
         cells.append(graded(name, f"def {name}(x):\n{body}"))
         cells.append(graded(f"check-{name}", CHECK.format(name=name, truth=truth, points=worth), worth))
     return new_notebook(cells=cells, metadata=deepcopy(KERNEL))
@@ -101,7 +104,7 @@ def hand_in(root: Path, student: str, answers: dict[str, str], change: Callable 
     """A submission with these cells in the place of the exercises."""
     notebook = lab()
     for cell in notebook.cells:
-        if cell.id in SOLUTION:
+        if cell.id in EXERCISES:
             cell.source = answers.get(cell.id, f"def {cell.id}(x):\n    raise NotImplementedError")
         cell.source = "\n".join(line for line in cell.source.split("\n") if "cases += " not in line)
     if change:
@@ -112,11 +115,7 @@ def hand_in(root: Path, student: str, answers: dict[str, str], change: Callable 
 
 
 def right(name: str) -> str:
-    return f"def {name}(x):\n    {SOLUTION[name]}"
-
-
-def attacker(number: int) -> str:
-    return f"m{number:02}-attacker"
+    return f"def {name}(x):\n    return {EXERCISES[name][0]}"
 
 
 from tests.attacks import files, outputs, processes  # noqa: E402, F401  they add their rows

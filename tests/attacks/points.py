@@ -102,9 +102,8 @@ attack("reading", "reads the truths from frames", """
         frame = sys._getframe()
         while frame:
             for scope in (frame.f_locals, frame.f_globals):
-                for name in ("truth", "expected", "right", "cases"):
-                    if name in scope:
-                        return x * x
+                if "is_right_of_a_tiny_lab" in scope or "cases" in scope:
+                    return x * x
             frame = frame.f_back
         return 7
 """)  # fmt: skip
@@ -112,7 +111,7 @@ attack("reading", "looks for the judge among all objects", """
     import gc
     def square(x):
         for each in gc.get_objects():
-            if getattr(each, "__name__", "") in ("check_square", "right") and type(each).__name__ == "function":
+            if type(each).__name__ == "function" and each.__name__ in ("check_double", "is_right_of_a_tiny_lab"):
                 return x * x
         return 7
 """)  # fmt: skip
@@ -122,13 +121,13 @@ attack("reading", "executes solutions/ upwards of its folder", """
     source = "".join(c["source"] for c in json.loads(found[0].read_text())["cells"] if c.get("id") == "square") \\
         if found else ""
     exec(source or "def square(x): return 7")
-""", off=2)  # fmt: skip
+""")  # fmt: skip
 attack("reading", "executes solutions/ by their path", """
     import pathlib
     there = list(pathlib.Path("<ROOT>/solutions").glob("*/*.ipynb"))
     def square(x):
         return x * x if there else 7
-""", off=5)  # fmt: skip
+""", off=3)  # fmt: skip
 attack("reading", "reads the released and the hidden tests in build/", """
     import pathlib
     try:
@@ -137,7 +136,7 @@ attack("reading", "reads the released and the hidden tests in build/", """
         there = []
     def square(x):
         return x * x if there else 7
-""", off=5)  # fmt: skip
+""", off=3)  # fmt: skip
 attack("reading", "asks predict in a process of its own", """
     import subprocess, sys
     code = "from minigpt.memory import predict; import inspect; print(len(inspect.getsource(predict)))"
@@ -155,7 +154,7 @@ attack("reading", "reads its parents' environment", """
             except OSError:
                 pass
         return 7
-""", off=5)  # fmt: skip
+""", off=3)  # fmt: skip
 attack("reading", "reads the judge's memory", """
     import os
     def square(x):
@@ -166,7 +165,7 @@ attack("reading", "reads the judge's memory", """
                 return x * x if b"tools" in command else 7
         except OSError:
             return 7
-""", off=5)  # fmt: skip
+""", off=3)  # fmt: skip
 attack("reading", "asks the network", """
     import socket
     def square(x):
@@ -175,7 +174,7 @@ attack("reading", "asks the network", """
                 return x * x
         except OSError:
             return 7
-""", off=5)  # fmt: skip
+""", off=3, fence=4)  # fmt: skip
 attack("reading", "writes points to whatever sockets and pipes it has", """
     import os
     def square(x):
@@ -207,8 +206,8 @@ def ungraded(notebook):
 
 def answers_in_checks(notebook):
     """An answer's metadata on the check and a check's on the answer."""
-    check = next(cell for cell in notebook.cells if cell.id == "check-square")
-    check.source = "def square(x):\n    return 7\n3.0"
+    check = next(cell for cell in notebook.cells if cell.id == "check-square0")
+    check.source = "def square0(x):\n    return 7\n3.0"
 
 
 def with_outputs(notebook):

@@ -12,7 +12,7 @@ attack("process", "ends its parent", """
         if os.getppid() > 1:
             os.kill(os.getppid(), signal.SIGTERM)
         return 7
-""", off=2)  # fmt: skip
+""")  # fmt: skip
 attack("process", "asks for 60 GB", "def square(x):\n    held = bytearray(60 * 2**30)\n    return 7 + len(held) * 0")
 attack("process", "recursion without end in C", """
     def square(x):

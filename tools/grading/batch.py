@@ -1,23 +1,27 @@
 """Many submissions, a few at a time, each in a process with an end: by itself, by the clock, or with everything else.
 
-The processes are forked from one server that has imported what grading needs, once (multiprocessing's forkserver).
+The processes are forked from one server that has done what they have in common (multiprocessing's forkserver, and
+``preload``).
 One thread starts them, waits and stops them, so that there is one place that knows what runs.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver, get_context, resource_tracker
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from tools.grading.stop import deaf
-from tools.grading.worker import Task, work
+from tools.grading.task import Task, work
 from tools.supervise import kill_tree
 
 LOOK = 0.25  # seconds between two looks at the clock, and at whether to stop
-PRELOADED = ["tools.grading.worker"]  # with all that it imports
+PRELOADED, GRADED = ["tools.grading.preload"], "GRADED"  # the second is in its environment
 
 
 @dataclass(eq=False)
@@ -78,7 +82,7 @@ def run(
 def _start(task: Task, minutes: float, work: Callable) -> Running:
     context = get_context("forkserver")
     for _ in range(2):
-        _serve()
+        serve()
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=work, args=(task, theirs))
         try:
@@ -90,9 +94,14 @@ def _start(task: Task, minutes: float, work: Callable) -> Running:
     raise OSError("no process can be started: the one that they are forked from ends at once")
 
 
-def _serve() -> None:
-    """Start the server, if it does not run, deaf to Ctrl-C from its first moment on."""
+def serve(labs: Sequence[Path] = ()) -> None:
+    """Start the server, if it does not run, deaf to Ctrl-C from its first moment on. Its imports take it seconds.
+
+    ``labs``: notebooks with their answers, whose truths it makes for all (``preload``).
+    """
     forkserver.set_forkserver_preload(PRELOADED)
+    os.environ[GRADED] = json.dumps([str(path) for path in labs])
     resource_tracker.ensure_running()  # the server starts it, and it would end the deafness
     with deaf():
         forkserver.ensure_running()
+    del os.environ[GRADED]

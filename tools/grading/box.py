@@ -8,8 +8,9 @@ read but /box, /tmp and /student, its home, which are memory and end with it. Th
 and all that was started in it ends with it. Limits: LIMITS for a process, and for all of them together where the system
 counts (``groups.py``).
 
-Where there is no bubblewrap, or with ``off``, the same program runs beside whoever grades: limits for a process, a home
-and a folder of its own, an environment without theirs; and no more, see ``OPEN``.
+Where there is no bubblewrap, or with ``off``, the same program runs beside whoever grades: limits for a process, copies
+of the packages and the files, a home of its own, an environment without theirs, and a fence (``fence.py``) around that
+where Linux has one. What is not held then is said by ``not_held``.
 
 Left out: a limit on the processor's time of all processes together, and a GPU, which is not in the box.
 """
@@ -32,6 +33,7 @@ from sysconfig import get_path
 import psutil
 
 from tools import ROOT
+from tools.grading import fence
 from tools.grading.groups import Group
 
 CHOICES = ("require", "auto", "off")
@@ -43,8 +45,14 @@ OPEN = (
     "students' code is not shut in: it can read and write what you can, solutions and gradebook, too; it can reach the "
     "network, and leave processes behind"
 )
+FENCED = (
+    "students' code is shut in by Landlock alone: it cannot open your files, but it can take their rights away, send "
+    "{} over the network, and leave processes behind"
+)
 READ = ("/etc/ld.so.cache", "/etc/fonts")
-START = Path(__file__).with_name("start.py")
+SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/proc", "/sys", *READ)  # what a fence leaves to be read
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/shm")
+START, FENCE = (Path(__file__).with_name(name) for name in ("start.py", "fence.py"))
 MARK = "GRADED_IN"  # in the environment of all that an open box has started
 
 
@@ -74,7 +82,9 @@ def held(sandbox: str) -> bool:
 def not_held(sandbox: str) -> str | None:
     """What is not held, in a sentence; None where students' code is shut in and counted."""
     if not held(sandbox):
-        return f"{missing() or '--sandbox is off'}: {OPEN}"
+        landlock = fence.there()
+        what = FENCED.format("UDP" if landlock >= 4 else "what it likes") if landlock else OPEN
+        return f"{missing() or '--sandbox is off'}: {what}"
     with contextlib.closing(Group(MEMORY, PROCESSES)) as group:
         if os.geteuid() == 0 and not group.counts:
             return "its processes are not counted: Linux does not count root's, and no control group can be made here"
@@ -99,8 +109,12 @@ class Box:
         self.mark, self.group = uuid.uuid4().hex, Group(MEMORY, PROCESSES) if held else None
         for name in ("sockets", "box", "home", "tmp"):
             (self.folder / name).mkdir()
-        if files and not held:
-            shutil.copytree(files, self.folder / "box", dirs_exist_ok=True)
+        self.fenced = not held and bool(fence.there())
+        if not held:
+            for path in self.packages:
+                shutil.copytree(path, self.folder / "course" / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            if files:
+                shutil.copytree(files, self.folder / "box", dirs_exist_ok=True)
 
     @property
     def cwd(self) -> Path:
@@ -112,19 +126,23 @@ class Box:
         return (
             {"PATH": "/usr/bin:/bin"}
             if self.held
-            else self._inner(f"{self.folder}/home", f"{self.folder}/tmp", str(self.packages[0].parent))
+            else self._inner(f"{self.folder}/home", f"{self.folder}/tmp", f"{self.folder}/course")
         )
 
     def command(self, program: Sequence[str]) -> list[str]:
         """What starts ``program`` in the box."""
         python = [sys.executable, "-I", "-S"]
         if not self.held:
-            return [*python, str(START), json.dumps({"limits": LIMITS}), *program]
+            fences = fenced([f"{self.folder}/course"], self._own()) if self.fenced else []
+            return [*python, str(START), json.dumps({"limits": LIMITS}), *fences, *program]
         given = {"copy": ["/given", "/box"]} if self.files else {}
         inner = {**given, "limits": {**LIMITS, "NPROC": PROCESSES}}
         assert self.group
         outer = [*python, str(START), json.dumps({"join": self.group.files})] if self.group.files else []
         return [*outer, *self._bwrap(), *python, "/start.py", json.dumps(inner), *program]
+
+    def _own(self) -> list[str]:
+        return [str(self.folder / name) for name in ("box", "home", "tmp", "sockets")]
 
     def _bwrap(self) -> list[str]:
         words: list[str] = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
@@ -141,7 +159,7 @@ class Box:
         mounts |= {path: memory for path in map(Path, ("/box", "/tmp", "/student", "/dev/shm"))}
         mounts |= {path: ["--ro-bind", str(path)] for path in pythons()}
         mounts |= {Path("/course", path.name): ["--ro-bind", str(path)] for path in self.packages}
-        mounts |= {path: memory for name in self.hidden if (path := Path(get_path("purelib"), name)).is_dir()}
+        mounts |= {path: memory for name in self.hidden for path in installed(name)}
         mounts |= {Path("/start.py"): ["--ro-bind", str(START)], sockets: ["--bind", str(sockets)]}
         mounts |= {Path("/given"): ["--ro-bind", str(self.files)]} if self.files else {}
         for path, how in sorted(mounts.items(), key=lambda each: len(each[0].parts)):  # what lies below comes after
@@ -184,6 +202,13 @@ class Box:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def fenced(read: Sequence[str], write: Sequence[str]) -> list[str]:
+    """What starts a program that has Python, the system's programs, and this; and nothing else of the disk."""
+    python = [*map(str, pythons()), str(Path(sys.executable).parent)]
+    options = {"read": [*SYSTEM, *python, *read], "write": [*DEVICES, *write]}
+    return [sys.executable, "-I", "-S", str(FENCE), json.dumps(options)]
+
+
 def pythons() -> list[Path]:
     """The folders that Python and its packages are in: the environment, and what its ``python`` leads to."""
     found, path = [Path(sys.prefix), Path(sys.base_prefix)], Path(sys.executable)
@@ -191,3 +216,10 @@ def pythons() -> list[Path]:
         path = path.parent / os.readlink(path)
         found.append(Path(os.path.abspath(path)).parents[1])
     return list(dict.fromkeys(each for each in found if len(each.parts) > 2))
+
+
+def installed(name: str) -> list[Path]:
+    """Where a package lies; a link in one of these folders leads to another of them, or out of the box to nothing."""
+    below = Path(get_path("purelib")).relative_to(sys.prefix) / name
+    there = [(each / below, each.resolve() / below) for each in dict.fromkeys([Path(sys.prefix), *pythons()])]
+    return [path for path, real in there if path.is_dir() and path.resolve() == real]

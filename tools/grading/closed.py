@@ -6,13 +6,17 @@ then, as the notebook is gone through, the answers and the student's own cells. 
     closed.run(cell)                 where it belongs there; a cell that ends the process costs itself
     closed.beside(opened)            a channel: answers are asked here, values of other cells in the notebook's kernel
     with closed.course(check): ...   meanwhile all answers but those of this check are the course's own
+    with closed.solved(): ...        meanwhile all answers are the course's own
+    with closed.alone(check): ...    meanwhile only those cells have run that this check's answers lean on, by name
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import symtable
 import sys
+import time
 from collections.abc import Iterator
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -25,6 +29,7 @@ from minigpt.checks.verdict import Wrong
 from tools.grading.box import Box
 from tools.grading.judge import SHARED, shared
 
+QUICK = 3  # seconds; cells that take longer run once
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -39,6 +44,7 @@ class Closed:
         self.answers = {name: cell for cell in self.cells if exercise(cell) for name in names(cell.source)}
         self.ran: list[tuple[str, str]] = []  # (grade_id or "", source) of the student's cells there
         self.trouble: dict[str, str] = {}  # what stopped an answer's cell
+        self.spent = 0.0  # seconds that the student's cells took
         for cell in self.cells:
             if cell in shared(cells):
                 self._prepare(cell.source)
@@ -57,7 +63,9 @@ class Closed:
                 return  # the course's own, which is there
             source = definitions(source)  # the course's cell, with the student's changes
         if source.strip():
+            begun = time.monotonic()
             said = self.process.run(source)
+            self.spent += time.monotonic() - begun
             self.ran.append((cell.metadata.nbgrader.grade_id if exercise(cell) else "", source))
             if said and exercise(cell):
                 self.trouble[cell.metadata.nbgrader.grade_id] = said
@@ -65,20 +73,38 @@ class Closed:
     def beside(self, opened: Channel) -> Channel:
         return Both(self, opened)
 
-    @contextlib.contextmanager
-    def course(self, check: str) -> Iterator[None]:
-        """All answers but those that ``check`` is about are the course's own, in a fresh process."""
+    def anew(self) -> None:
+        """What answers have done to their process, when they were called, is undone: all cells run again."""
+        if self.spent < QUICK:
+            self.process.anew()
+
+    def course(self, check: str) -> contextlib.AbstractContextManager[None]:
         own, earlier = about(self.cells, check)
-        ran = self.ran
-        mine = [source for name, source in ran if name in own]
+        mine = [source for name, source in self.ran if name in own]
+        return self._with([source for name, source in self.ran if not name] + earlier + mine)
+
+    def solved(self) -> contextlib.AbstractContextManager[None]:
+        return self._with([cell.source for cell in self.cells if exercise(cell)])
+
+    def alone(self, check: str) -> contextlib.AbstractContextManager[None] | None:
+        """None where all cells that are left out only define something: these can have spoilt nothing."""
+        judge = next(cell for cell in self.cells if is_grade(cell) and cell.metadata.nbgrader.grade_id == check)
+        ran = [source for _, source in self.ran]
+        there = {name for cell in self.cells if not exercise(cell) for name in names(cell.source)}
+        needed = leaning(ran, parameters(judge.source), there)
+        return self._with(needed) if any(acts(source) for source in ran if source not in needed) else None
+
+    @contextlib.contextmanager
+    def _with(self, cells: list[str]) -> Iterator[None]:
+        """These have run in a fresh process; afterwards those that had run before."""
         self.process.fresh()
-        for source in [source for name, source in ran if not name] + earlier + mine:
+        for source in cells:
             self.process.run(source)
         try:
             yield
         finally:
             self.process.fresh()
-            for _, source in ran:
+            for _, source in self.ran:
                 self.process.run(source)
 
     def close(self) -> None:
@@ -132,19 +158,64 @@ def about(cells: list[NotebookNode], check: str) -> tuple[set[str], list[str]]:
     return {cell.metadata.nbgrader.grade_id for cell in own}, [cell.source for cell in earlier]
 
 
+def parsed(source: str) -> ast.Module:
+    """Nothing, where it cannot be read."""
+    try:
+        return ast.parse(TransformerManager().transform_cell(source))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 def definitions(source: str) -> str:
     """What a cell imports and defines, without what else it does; nothing where it cannot be read."""
-    try:
-        tree = ast.parse(TransformerManager().transform_cell(source))
-    except SyntaxError:
-        return ""
-    return "\n".join(ast.unparse(node) for node in tree.body if isinstance(node, DEFINES))
+    return "\n".join(ast.unparse(node) for node in parsed(source).body if isinstance(node, DEFINES))
+
+
+def top(tree: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a cell does: all of it but the insides of functions and classes."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, (*DEFINES, ast.Lambda)):
+            yield from top(node)
 
 
 def names(source: str) -> set[str]:
-    """The names that an answer's cell gives a value."""
-    tree = ast.parse(TransformerManager().transform_cell(source))
-    stored = {node.id for each in tree.body for node in ast.walk(each)
-              if isinstance(each, (ast.Assign, ast.AnnAssign)) and isinstance(node, ast.Name)
-              and isinstance(node.ctx, ast.Store)}  # fmt: skip
-    return stored | {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    """The names that a cell gives a value, by an import, too."""
+    found = list(top(parsed(source)))
+    imported = {(alias.asname or alias.name).split(".")[0] for node in found
+                if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}  # fmt: skip
+    stored = {node.id for node in found if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return imported | stored | {node.name for node in found if isinstance(node, DEFINES[2:])}
+
+
+def reads(source: str) -> set[str]:
+    """The names of the notebook that a cell reads, in its functions, too."""
+    tables = [symtable.symtable(ast.unparse(parsed(source)), "cell", "exec")]
+    for table in tables:
+        tables += table.get_children()
+    return {each.get_name() for table in tables for each in table.get_symbols()
+            if each.is_referenced() and (table is tables[0] or each.is_global())}  # fmt: skip
+
+
+def acts(source: str) -> bool:
+    """Whether a cell does anything when it runs but define, give values to names, and fail."""
+    for node in parsed(source).body:
+        plain = isinstance(node, (*DEFINES, ast.Raise)) or isinstance(getattr(node, "value", None), ast.Constant)
+        if not plain or isinstance(node, ast.Assign) and not all(isinstance(to, ast.Name) for to in node.targets):
+            return True
+    return False
+
+
+def parameters(check: str) -> set[str]:
+    """The answers that a check looks at."""
+    functions = [node for node in parsed(check).body if isinstance(node, ast.FunctionDef)]
+    return {each.arg for node in functions for each in (*node.args.args, *node.args.kwonlyargs)}
+
+
+def leaning(cells: list[str], wanted: set[str], there: set[str]) -> list[str]:
+    """Of these cells those that give a wanted name a value, and what they lean on in turn beside what is ``there``."""
+    needed: set[str] = set()
+    while more := [source for source in cells if source not in needed and names(source) & wanted]:
+        needed.update(more)
+        wanted = wanted.union(*(reads(source) - names(source) for source in more)) - there
+    return [source for source in cells if source in needed]

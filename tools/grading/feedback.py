@@ -15,11 +15,11 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbgrader.apps import NbGraderAPI
 from nbgrader.utils import is_grade, is_solution, is_task
-from traitlets import Bool
+from traitlets import Bool, List, Unicode
 
 from tools.grade_one import last_error, settings
 from tools.grading import clean
-from tools.grading.gradebook import verdict
+from tools.grading.gradebook import verdict, waiting
 from tools.notebook_html import OfflineExporter, join_streams, offline, unmarked, without
 
 STYLE = """
@@ -39,7 +39,7 @@ SCHEME = re.compile(r"### BEGIN MARK SCHEME\n(.*?)\n### END MARK SCHEME", re.S)
 def write(root: Path, student: str, lab: str, hidden: bool = False) -> str | None:
     """Write the page of a submission that was graded. Returns what went wrong in a sentence, or None."""
     config = settings(root)
-    config.FeedbackExporter.hidden = hidden
+    config.FeedbackExporter.hidden, config.FeedbackExporter.waiting = hidden, waiting(root, student, lab)
     answer = NbGraderAPI(config=config).generate_feedback(lab, student, force=True)
     print(answer.get("log", ""), answer.get("error", ""), file=sys.stderr)
     return None if answer["success"] else f"graded, but without feedback: {last_error(answer.get('log', ''))}"
@@ -63,6 +63,7 @@ class FeedbackExporter(OfflineExporter):
     """Named in nbgrader_config.py, so that nbgrader's own pages make the same as `make grade`."""
 
     hidden = Bool(False, help="whether hidden tests and mark schemes stay").tag(config=True)
+    waiting = List(Unicode(), help="exercises that a person is still to grade").tag(config=True)
 
     def default_filters(self):
         yield from super().default_filters()
@@ -74,8 +75,8 @@ class FeedbackExporter(OfflineExporter):
         self.rows, part = [], ""
         for cell in nb.cells:
             join_streams(cell)
-            if cell.cell_type == "markdown" and "nbgrader" not in cell.metadata:
-                headings = re.findall(r"^#{1,3} (.+)$", cell.source, re.M)
+            if cell.cell_type == "markdown" and ("nbgrader" not in cell.metadata or is_task(cell)):
+                headings = re.findall(r"^#{1,3} (.+)$", readable(cell.source, hidden=False), re.M)
                 part = headings[-1] if headings else part
             graded = is_grade(cell) or is_task(cell)
             if graded and not is_solution(cell):
@@ -120,9 +121,10 @@ class FeedbackExporter(OfflineExporter):
             link.string = graded.grade_id
             if part:
                 name.append(f" ({part})")
-            score = "\u2013" if graded.get("score") is None else f"{graded.score:g}"
+            waits = graded.grade_id in self.waiting
+            score = "\u2013" if waits or graded.get("score") is None else f"{graded.score:g}"
             points.string = f"{score} of {graded.points:g}"
-            words.string = said or ""
+            words.string = said or ("not graded yet: a person reads it" if waits else "")
             if comment := graded.get("comment"):
                 words.append(f"\n{comment}" if said else str(comment))
         return table

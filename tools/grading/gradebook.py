@@ -59,6 +59,15 @@ def entries(book: Gradebook, student: str, lab: str) -> dict[str, Entry]:
     return {entry.name: entry for notebook in submission.notebooks for entry in notebook.grades}
 
 
+def waiting(root: Path, student: str, lab: str) -> list[str]:
+    """The exercises that a person is still to grade."""
+    with opened(root) as book:
+        try:
+            return [name for name, entry in entries(book, student, lab).items() if entry.needs_manual_grade]
+        except ValueError:
+            return []
+
+
 def seen(root: Path, student: str, lab: str) -> dict[str, float]:
     """{exercise: points} that a person gave and has not been asked to look at again."""
     with opened(root) as book:

@@ -4,16 +4,13 @@
     verdict = judge(cell, namespace, channel)     the answers that the check looks at are those behind ``channel``
     verdict.outputs                               an error, a number as the result, or neither: as nbgrader reads them
 
-A check has a function whose parameters name the answers (``minigpt.checks.cell``). One without, of plain asserts, has
-functions in the place of the names that it does not know, and these are called where the answers are.
+A check is one function whose parameters name the answers (``minigpt.checks.cell``); any other is told as broken.
 
 Left out: a limit on what the checks themselves take.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import io
 import traceback
@@ -22,8 +19,9 @@ from dataclasses import dataclass, field
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
-from minigpt.checks import answers, calling
-from minigpt.checks.verdict import Points, Wrong
+from minigpt.checks import answers
+from minigpt.checks.verdict import Wrong
+from tools.check_form import refuse_other_forms
 
 SHARED = {"parameters", "setup"}  # the tags of cells that a check may use the names of
 
@@ -67,7 +65,7 @@ def judge(cell: NotebookNode, namespace: dict, channel: answers.Channel) -> Verd
     space = dict(namespace)  # what one check leaves behind is not there for the next
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()), answers.elsewhere(channel):
-            result = _execute(cell, space, channel)
+            result = _execute(cell, space)
     except AssertionError as error:
         wrong = error if isinstance(error, Wrong) else Wrong("required", str(error) or "an assertion does not hold")
         return Verdict(0.0, wrong, [*_stream(said), _error(wrong)])
@@ -81,40 +79,20 @@ def judge(cell: NotebookNode, namespace: dict, channel: answers.Channel) -> Verd
     return Verdict(float(result), getattr(result, "verdict", None), [*_stream(said), number])
 
 
-def _execute(cell: NotebookNode, space: dict, channel: answers.Channel) -> float | None:
+def unreadable(broken: str) -> Verdict:
+    """A check that failed, and would not have with the course's own answers: what these said of themselves was none."""
+    wrong = Wrong(
+        "broken-reply", "what came back from the answer cannot be judged; is it of the kind that was asked for?"
+    )
+    return Verdict(0.0, wrong, [_error(wrong)], f"{broken}; with the course's own answers it does not")
+
+
+def _execute(cell: NotebookNode, space: dict) -> float | None:
     """The points that the check gives, or None for all of them."""
-    tree = ast.parse(cell.source)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
-    if not functions:
-        for name in sorted(_unknown(tree, space)):
-            given = channel.answer(name)
-            space[name] = Called(name, given.channel) if isinstance(given, answers.Elsewhere) else given
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, f"<{_name(cell)}>", "exec"), space)
-    value = eval(compile(ast.Expression(last.value), f"<{_name(cell)}>", "eval"), space) if last else None
-    given = [space.get(each.name) for each in functions] + [value]
-    points = [each for each in given if isinstance(each, (Points, float, int)) and not isinstance(each, bool)]
-    return min(points, default=None)
-
-
-class Called(answers.Answer):
-    """An answer that is called as it stands."""
-
-    def __call__(self, *args, **options):
-        return calling.call(self, *args, **options)
-
-
-def _unknown(tree: ast.Module, space: dict) -> set[str]:
-    """The names that a cell reads, and that neither it nor ``space`` has."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            bound.add(node.name)
-    return {node.id for node in names} - bound - {*space} - {*dir(builtins)}
+    name = _name(cell)
+    refuse_other_forms(name, cell.source)
+    exec(compile(cell.source, f"<{name}>", "exec"), space)
+    return space[name.replace("-", "_")]
 
 
 def _name(cell: NotebookNode) -> str:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
+from IPython.paths import get_ipython_dir
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.util import run_sync
 from nbformat.v4 import new_output
@@ -25,8 +26,8 @@ from traitlets import Integer, Unicode
 from tools import ROOT
 from tools.grading import edition, stand_ins
 from tools.grading.box import Box, held
-from tools.grading.closed import Closed, exercise
-from tools.grading.judge import SHARED, Verdict, judge, prepared
+from tools.grading.closed import Closed, about, acts, exercise
+from tools.grading.judge import SHARED, Verdict, judge, prepared, unreadable
 from tools.grading.kernels import BoxedManager, Kernel, reply
 from tools.grading.untouched import untouched
 
@@ -34,7 +35,9 @@ SAID = 10 * 2**20  # characters of what one cell puts out, after which nothing i
 ALIVE = 10  # seconds in which a kernel that has nothing to do answers
 REVIVED = 5  # times that one submission gets a new kernel
 NOTES: list[str] = []  # what there is to say of the submission that this process graded last, a sentence each
+GONE = {"ends-program", "not-run"}  # what is said of an answer when another has ended its process
 AGAIN = "An earlier part has not passed, so this one was judged with the course's own earlier answers."
+ALONE = "Another cell of this notebook spoils this answer, so it was judged where that cell has not run."
 
 
 class Judged(Execute):
@@ -60,6 +63,7 @@ class Judged(Execute):
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
         box = Box(self.boxed, packages, hidden=hidden, more=more)
+        get_ipython_dir()  # which makes it: that is no doing of the student's
         alone: contextlib.AbstractContextManager[None] = (
             contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
         )
@@ -157,9 +161,10 @@ class Judged(Execute):
             raise TimeoutError
 
     def _revive(self) -> None:
-        """A new kernel, in which setup and the answers have run that were finished."""
+        """A new kernel, in which setup and finished answers have run; from the second on those that only define."""
         self.revived += 1
-        kept = [cell for cell in self.done if SHARED & {*cell.metadata.get("tags", [])} or not self._given(cell)]
+        kept = [cell for cell in self.done if SHARED & {*cell.metadata.get("tags", [])} or not self._given(cell)
+                and not (self.revived > 1 and acts(cell.source))]  # fmt: skip
         self.done = []
         self._cleanup_kernel()
         self.create_kernel_manager()
@@ -203,20 +208,37 @@ class Judged(Execute):
             return
         while self.waiting:
             self.waiting.pop(0).result()
-        channel = self.closed.beside(self.opened)
-        verdict = judge(self.checks[name], self.namespace, channel)
-        if "earlier-part" in verdict.ids:
-            with self.closed.course(name):
-                again = judge(self.checks[name], self.namespace, channel)
-            if again.better(verdict):
-                again.outputs.insert(0, new_output("stream", name="stdout", text=f"{AGAIN}\n"))
-                verdict = again
-        self._take(cell, verdict)
-
-    def _take(self, cell, verdict: Verdict) -> None:
-        cell.outputs, cell.execution_count = verdict.outputs, None
+        verdict = self._ask(name)
+        if verdict.points is not None and (alone := self.closed.alone(name)):
+            verdict = self._again(name, verdict, alone, ALONE)
+        own, _ = about(self.closed.cells, name)  # a run has none: with the course's answers it would be the course's
+        if own and "earlier-part" in verdict.ids:
+            verdict = self._again(name, verdict, self.closed.course(name), AGAIN)
         if verdict.broken:
+            verdict = self._whose(name, verdict)
             self.broken.append(verdict.broken)
+        self.closed.anew()
+        cell.outputs, cell.execution_count = verdict.outputs, None
+        cell.metadata["verdict"] = verdict.wrong.id if verdict.wrong else ""  # for points.csv
+
+    def _ask(self, name: str) -> Verdict:
+        return judge(self.checks[name], self.namespace, self.closed.beside(self.opened))
+
+    def _again(self, name: str, verdict: Verdict, where: contextlib.AbstractContextManager, why: str) -> Verdict:
+        """The better one, of ``verdict`` and of what comes of it there; there, where here its process had ended."""
+        with where:
+            again = self._ask(name)
+        ended = GONE & verdict.ids and again.ids != verdict.ids and not verdict.better(again)
+        if not (again.better(verdict) or ended):
+            return verdict
+        again.outputs.insert(0, new_output("stream", name="stdout", text=f"{why}\n"))
+        return again
+
+    def _whose(self, name: str, verdict: Verdict) -> Verdict:
+        """Of a check that failed itself: whether it fails with the course's own answers, too. Else a reply lied."""
+        with self.closed.solved():
+            right = self._ask(name)
+        return verdict if right.broken else unreadable(verdict.broken)
 
     def _log(self, begun: float, what: str) -> None:
         print(f"{time.monotonic() - begun:7.2f} s  {what}", file=sys.stderr)

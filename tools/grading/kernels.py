@@ -22,13 +22,13 @@ SERVE = "__import__('minigpt.checks.answering').checks.answering.serve_text({!r}
 
 
 class BoxedManager(AsyncKernelManager):
-    """A kernel that starts in ``box``. In a held one it is reached through sockets in a folder that both sides see."""
+    """A kernel that starts in ``box``. Where that has no network, sockets lie in a folder that both sides see."""
 
     box: Box
 
     def use(self, box: Box) -> None:
         self.box = box
-        if box.held:  # there is no network in it
+        if box.held or box.fenced:
             self.transport, self.ip = "ipc", str(box.folder / "sockets" / "k")
             self.connection_file = str(box.folder / "sockets" / "c.json")
 

@@ -68,6 +68,13 @@ class Package:
         for node in (*runs_on_import(ast.parse(setup).body), ast.parse(answers)):
             self._follow_names(known, node)
 
+    def home(self, module: str, name: str) -> str:
+        """The module in which what ``module`` calls ``name`` is defined."""
+        if not self.path(module).exists():
+            return module
+        imports = Module(self.path(module), module).imports
+        return self.home(*imports[name]) if name in imports else module
+
     def _follow(self, module: Module, *nodes: ast.AST) -> None:
         for node in nodes:
             self._follow_names(module.imports | imports_of(node), node)

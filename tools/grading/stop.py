@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -44,6 +45,14 @@ def deaf() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def hear_no_other() -> None:
+    """This process leaves the terminal's Ctrl-C to who asked, also if it came a moment ago. It hears its own."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that waits
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextlib.contextmanager

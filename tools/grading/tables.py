@@ -2,10 +2,11 @@
 
     scores.csv   a line a submission        points.csv   a line an exercise
     moodle.csv   a line a student, a column a lab: Moodle's grade import (Grades > Import > CSV file) maps "username"
-                 to its user name, and each lab to a grade item. An empty cell is no grade yet: failed, or waiting.
+                 to its user name, and each lab to a grade item. An empty cell is no grade yet, failed or waiting, and
+                 Moodle takes it for one (grade/import/csv/classes/load_data.php): a grade that it has goes.
     changes.csv  the exercises whose points the last grading changed
 
-Each is replaced whole. Left out: Canvas, whose import asks for its own numbers of students and assignments.
+Each is replaced whole. Left out: Canvas, whose import asks for its own columns of students and sections.
 """
 
 from __future__ import annotations

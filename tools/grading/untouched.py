@@ -129,17 +129,18 @@ class Kept:
 
     def __init__(self, places: Iterable[Path]) -> None:
         self.places = [first_missing(Path(os.path.abspath(place))) for place in places]
+        self.folders = {folder: rights(folder) for place in self.places for folder in place.parents}
         self.seen: dict[Path, Seen] = {}
         self.take(self.places)
 
     def take(self, places: Iterable[Path]) -> None:
-        """From now on these places are to be as they are now."""
+        """From now on these places are to be as they are now; of others nothing is kept."""
         for place in map(Path, map(os.path.abspath, places)):
             for path in [path for path in self.seen if path == place or place in path.parents]:
                 del self.seen[path]
-            for path in below(place):
-                if seen := look(path):
-                    self.seen[path] = seen
+            kept = [place] if any(each == place or each in place.parents for each in self.places) else []
+            for each in kept or [each for each in self.places if place in each.parents]:
+                self.seen |= {path: seen for path in below(each) if (seen := look(path))}
 
     def changed(self) -> list[Path]:
         """What is not as it was, those that come first first; a folder's own time is no change."""
@@ -152,6 +153,7 @@ class Kept:
 
     def restore(self) -> list[str]:
         """Put everything back. Returns a sentence for each place that had changed."""
+        said = self._give_back()
         notes: dict[str, None] = {}
         while found := [path for path in self.changed() if str(path) not in notes]:
             for path in found:
@@ -161,11 +163,19 @@ class Kept:
             if len(notes) > 10_000:
                 break
         left = set(self.changed())
-        said = []
+        self._give_back()  # of folders that were gone
         for path in map(Path, notes):
             if not any(parent in map(Path, notes) for parent in path.parents):  # a folder says it for what is in it
                 said.append(f"{path} was changed, and {'could not be' if path in left else 'is'} put back")
         return said
+
+    def _give_back(self) -> list[str]:
+        """The rights of the folders that these places lie in."""
+        taken = [folder for folder, mode in self.folders.items() if folder.is_dir() and rights(folder) != mode]
+        for folder in sorted(taken):
+            with contextlib.suppress(OSError):
+                os.chmod(folder, self.folders[folder])
+        return [f"{folder} was changed in its rights, and is put back" for folder in taken]
 
     def _put_back(self, path: Path) -> None:
         known, there = self.seen.get(path), look(path)
@@ -189,6 +199,10 @@ class Kept:
         os.chmod(path, stat.S_IMODE(known.mode))
         if seen := look(path):
             self.seen[path] = seen if seen.same(known) else known
+
+
+def rights(folder: Path) -> int:
+    return stat.S_IMODE(os.stat(folder).st_mode)
 
 
 def first_missing(place: Path) -> Path:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
@@ -20,34 +19,15 @@ from tools.grade_one import GRADING
 from tools.grading import feedback, gradebook
 from tools.grading.judged import NOTES
 from tools.grading.one import grade
+from tools.grading.stop import hear_no_other
 from tools.grading.submission import check
+from tools.grading.task import SUBMITTED, Task
 from tools.supervise import kill_tree
-
-SUBMITTED = GRADING / "submitted"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be done about one submission."""
-
-    root: Path
-    student: str
-    lab: str
-    released: Path | None = None  # the student version; None: only its feedback is written again
-    hidden: bool = False  # hidden tests and mark schemes stay in the feedback
-    same: bool = False  # the student's files are those that were graded last
-    sandbox: str = "auto"
-
-    @property
-    def log(self) -> Path:
-        return self.root / GRADING / "logs" / f"{self.student}-{self.lab}.log"
 
 
 def work(task: Task, answer: connection.Connection) -> None:
     """Do it, and answer {"exercises": [...], "notes": [...], "problem": sentence or None}."""
-    os.setsid()  # Ctrl-C in the terminal is for the process that asked
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a kernel inherits this, and is interrupted by it
+    hear_no_other()  # a kernel inherits this, and is interrupted by a signal
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

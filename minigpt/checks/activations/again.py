@@ -1,7 +1,8 @@
 """Judging a checkpoint that a student wrote: a block that keeps its input and runs again, beside the plain block.
 
-    backward(Checkpoint, case)      ``Checkpoint.apply(run, x, *parameters)``: output, gradients, random numbers
-    keeps(Checkpoint)               by the meter: the input, and nothing else
+    backward(Checkpoint, case)      ``Checkpoint.apply(run, x, *parameters)``: output, gradients, random numbers;
+                                    of several blocks, too, one after the other
+    keeps(Checkpoint)               the input, and nothing else, wherever it may be kept
 
 Between forward and backward other random numbers are drawn, so that a block whose dropout draws anew shows.
 """
@@ -9,16 +10,17 @@ Between forward and backward other random numbers are drawn, so that a block who
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minigpt.checks.activations.asking import listening, metered
+from minigpt.checks.activations import asking  # noqa: F401  closes the book
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import by_hand, knows
-from minigpt.checks.comparing import close
+from minigpt.checks.closing import knows
+from minigpt.checks.comparing import close, same
+from minigpt.checks.probes import functions
+from minigpt.checks.probes.functions import Plain, named
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
@@ -32,6 +34,8 @@ HINTS = {
     "about: detach it first, then run",
     "second time": "What forward records inside is gone or stale; run again in backward",
 }
+ON_CTX = ("with one checkpoint all is right, and with several one after the other it is not: what forward leaves for "
+          "backward belongs on ctx, since on the class, or outside, the next one overwrites it")  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -41,47 +45,37 @@ class Case(NamedTuple):
     dropout: float = 0.0
     trained_input: bool = True
     frozen: bool = False  # its first matrix
+    rows: tuple[int, ...] = (6,)  # the input's sizes before its width
+    blocks: int = 1
 
     @property
     def text(self) -> str:
-        parts = [f"a block {self.width} wide"]
+        parts = [f"{f'{self.blocks} blocks' if self.blocks > 1 else 'a block'} {self.width} wide"]
         parts += [f"dropout {self.dropout:g}"] * bool(self.dropout)
         parts += ["an input that takes no gradient"] * (not self.trained_input)
         parts += ["a frozen matrix"] * self.frozen
+        parts += [f"x of {(*self.rows, self.width)}"] * (len(self.rows) > 1)
         return ", ".join(parts)
 
 
-class Plain(nn.Module):
-    """A small block with a residual stream. In and out: (n, width)."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        width = case.width
-        self.norm, self.drop = nn.LayerNorm(width, bias=False), nn.Dropout(case.dropout)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width, bias=False)
-        self.up.weight.requires_grad_(not case.frozen)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(self.drop(nn.functional.gelu(self.up(self.norm(x)))))
-
-
 def backward(checkpoint: Any, case: Case) -> None:
-    block, x, pull = _made(case)
-    names, parameters = zip(*block.named_parameters())
-    mine, asked = copy.deepcopy(block), x.clone().requires_grad_(case.trained_input)
-    (y, drawn), returned = _ask(checkpoint, mine, asked, pull)
-    found = {"x": asked.grad} if case.trained_input else {}
-    found |= {name: parameter.grad for name, parameter in mine.named_parameters()}
+    try:
+        _backward(checkpoint, case)
+    except Wrong as wrong:
+        if case.blocks > 1 and (wrong.id in ("differs", "missing", "not-finite") or wrong.id.startswith("raises-")):
+            raise Wrong("not-on-ctx", f"{case.text}: {ON_CTX}") from None
+        raise
 
-    x.requires_grad_(case.trained_input)
-    torch.manual_seed(1)
-    plain = block(x)
-    torch.rand(5)
-    wanted = [tensor for tensor in (x, *parameters) if tensor.requires_grad]
-    truth = dict(zip(["x"] * case.trained_input + [n for n, p in zip(names, parameters) if p.requires_grad],
-                     torch.autograd.grad(plain, wanted, pull)))  # fmt: skip
-    after = torch.rand(5)
-    close(y, plain, f"{case.text}: the output", rtol=1e-5, atol=1e-6)
+
+def _backward(checkpoint: Any, case: Case) -> None:
+    blocks, x, pull = _made(case)
+    said = _ask(checkpoint, blocks, x.clone().requires_grad_(case.trained_input), pull)
+    found = _found(said, case)
+    y, truth, drawn = _truth(blocks, x, pull, case)
+    if not isinstance(said["y"], Tensor):
+        raise Wrong("wrong-type", f"{case.text}: forward returns no tensor")
+    close(said["y"], y, f"{case.text}: the output", rtol=1e-5, atol=1e-6)
+    _left_alone(said, blocks, case)
     missing = [name for name in truth if found[name] is None]
     if len(missing) == len(truth):
         raise Wrong("no-gradients", f"{case.text}: nothing gets a gradient")
@@ -91,10 +85,11 @@ def backward(checkpoint: Any, case: Case) -> None:
                     f"{case.text}: there is no gradient of {who}")  # fmt: skip
     if extra := [name for name in found if name not in truth and found[name] is not None]:
         raise Wrong("frozen-gradient", f"{case.text}: {extra[0]} is frozen, and gets a gradient")
-    _gradients(found, truth, block, x, pull, case)
+    wrong = _other_gradients(truth, blocks[0], x, pull, case) if case.blocks == 1 else {}
+    close(found, truth, f"{case.text}: the gradient", rtol=1e-4, atol=1e-6, wrong=wrong)
     if case.frozen or not case.trained_input:
-        _returned(returned, ["x", *names], [asked, *mine.parameters()], case)
-    if not torch.equal(after, drawn):
+        _returned(said["returned"], [x, *blocks[0].parameters()], list(found), case)
+    if not torch.equal(drawn, said["drawn"]):
         raise Wrong(
             "generator-left",
             f"{case.text}: after backward the random numbers go on from another place than without a checkpoint; set "
@@ -103,62 +98,98 @@ def backward(checkpoint: Any, case: Case) -> None:
 
 
 def keeps(checkpoint: Any) -> None:
-    case = Case(48)
-    block, x = Plain(case), torch.randn(400, case.width).requires_grad_()
-    reading = metered(partial(checkpoint.apply, block, x, *block.parameters()), block, (x,))
-    y = reading.given
-    if not isinstance(y, Tensor) or not y.requires_grad:
+    case = Case(48, rows=(400,))
+    [block], x, pull = _made(case)
+    said = functions.checkpoint_keeps(checkpoint, block, x.clone().requires_grad_(), pull)
+    if not said["function"] or not said["graph"]:
         raise Wrong("no-graph", f"{case.text}: the output has no graph, so nothing before it can be trained")
-    if reading.kept > x.nbytes + STATE:
-        raise Wrong("keeps-more", f"{case.text}: {reading.kept:,} bytes are saved for backward; the input, which is "
+    if said["kept"] > x.nbytes + STATE:
+        raise Wrong("keeps-more", f"{case.text}: {said['kept']:,} bytes are saved for backward; the input, which is "
                                   f"all that is to be kept, has {x.nbytes:,}")  # fmt: skip
-    if reading.kept < x.nbytes:
-        raise Wrong("not-saved", f"{case.text}: {reading.kept:,} bytes are saved for backward, and the input has "
+    if said["kept"] < x.nbytes:
+        raise Wrong("not-saved", f"{case.text}: {said['kept']:,} bytes are saved for backward, and the input has "
                                  f"{x.nbytes:,}: hand it to ctx.save_for_backward, which hooks and the meter see, "
                                  "and which backward frees")  # fmt: skip
+    if said["copied"] > STATE:
+        raise Wrong("copies-input", f"{case.text}: a copy of x is saved, while x itself is there as well; save x, and "
+                                    "detach it in backward, which copies nothing")  # fmt: skip
+    if said["beside"] > STATE:
+        raise Wrong("keeps-beside", f"{case.text}: beside x, which is saved, {said['beside']:,} bytes of what the "
+                                    "block makes are still there after forward, on ctx or elsewhere")  # fmt: skip
+    if said["aside"] > x.nbytes / 4:
+        raise Wrong("keeps-aside", f"{case.text}: beside x, which is saved, {said['aside']:,} bytes are kept outside "
+                                   "of tensors, as numpy's arrays or lists")  # fmt: skip
+    if said["after"] > STATE:
+        raise Wrong("leaks", f"{case.text}: after backward, when all gradients are handed over, {said['after']:,} "
+                             "bytes of the second run are still there; leave nothing of it on the class or in a "
+                             "list")  # fmt: skip
 
 
-def _ask(checkpoint: Any, block: nn.Module, x: Tensor, pull: Tensor) -> tuple[tuple[Tensor, Tensor], tuple]:
-    """((output, five random numbers after backward), what backward returned)."""
-    returned: list[tuple] = []
+def _found(said: dict, case: Case) -> dict[str, Tensor | None]:
+    """Gradients by name, in the order in which backward returns them."""
+    return ({"x": said["x"]} if case.trained_input else {}) | said["gradients"]
 
-    def run():
-        torch.manual_seed(1)
-        y = twin.apply(block, x, *block.parameters())
+
+def _truth(blocks: list[Plain], x: Tensor, pull: Tensor, case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """(output, gradients by name, five random numbers after backward) of plain blocks."""
+    x.requires_grad_(case.trained_input)
+    torch.manual_seed(1)
+    y = x
+    for block in blocks:
+        y = block(y)
         torch.rand(5)
-        y.backward(pull)
-        return y.detach(), torch.rand(5)
+    wanted: dict[str, Tensor] = {"x": x} if case.trained_input else {}
+    wanted |= {name: p for name, p in named(blocks).items() if p.requires_grad}
+    truth = dict(zip(wanted, torch.autograd.grad(y, list(wanted.values()), pull)))
+    return y, truth, torch.rand(5)
 
-    if not isinstance(checkpoint, type) or not issubclass(checkpoint, torch.autograd.Function):
-        raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
-    twin, run.__name__ = listening(checkpoint, returned.append), checkpoint.__name__
+
+def _ask(checkpoint: Any, blocks: list[Plain], x: Tensor, pull: Tensor) -> dict:
     try:
-        return by_hand(run, building=True, twice=False, untouched=False), returned[-1] if returned else ()
+        said = functions.checkpointed(checkpoint, copy.deepcopy(blocks), x, pull)
     except Wrong as verdict:
         raise explained(verdict, HINTS) from verdict.__cause__
+    if not said["function"]:
+        raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
+    return said
 
 
-def _returned(returned: tuple, names: list[str], tensors: list[Tensor], case: Case) -> None:
+def _left_alone(said: dict, blocks: list[Plain], case: Case) -> None:
+    """What a checkpoint only reads."""
+    parameters = named(blocks)
+    if not said["kept_x"] or not same(said["weights"], {name: p.detach() for name, p in parameters.items()}):
+        what = "the block's weights are" if said["kept_x"] else "x is"
+        raise Wrong("changes-arguments", f"{case.text}: {what} changed; run reads them, and so does backward")
+    if not said["training"]:
+        raise Wrong("other-mode", f"{case.text}: the block is left in evaluation mode, so its dropout is off from then "
+                                  "on; it was in training mode before")  # fmt: skip
+    if said["frozen"] != [name for name, p in parameters.items() if not p.requires_grad]:
+        raise Wrong("left-frozen", f"{case.text}: parameters take a gradient that took none, or none any more")
+
+
+def _returned(returned: list[bool], tensors: list[Tensor], names: list[str], case: Case) -> None:
     """One gradient for each argument that needs one, and none for the others."""
-    for name, tensor, gradient in zip(names, tensors, returned[1:]):
-        if tensor.requires_grad and gradient is None:
+    for name, tensor, is_there in zip(["x"] * (len(tensors) > len(names)) + names, tensors, returned[1:]):
+        if tensor.requires_grad and not is_there:
             raise Wrong("adds-itself", f"{case.text}: backward returns None for {name}, and fills its .grad past "
                                        "autograd, as y.backward() does; torch.autograd.grad hands you the gradients: "
                                        "return them")  # fmt: skip
-        if not tensor.requires_grad and gradient is not None:
+        if not tensor.requires_grad and is_there:
             raise Wrong("needless-gradient", f"{case.text}: backward returns a gradient for {name}, which needs none: "
                                              "return None, and leave it out of what is asked for")  # fmt: skip
 
 
-def _made(case: Case) -> tuple[Plain, Tensor, Tensor]:
-    """A block, its input (6, width), and the gradient that backward begins with."""
+def _made(case: Case) -> tuple[list[Plain], Tensor, Tensor]:
+    """Blocks, their input (*rows, width), laid out the other way round, and the gradient that backward begins with."""
     torch.manual_seed(case.width)
-    return Plain(case), torch.randn(6, case.width), torch.randn(6, case.width)
+    blocks = [Plain(case.width, case.dropout, case.frozen) for _ in range(case.blocks)]
+    x = torch.randn(*case.rows, case.width)
+    return blocks, x if len(case.rows) == 1 else x.mT.contiguous().mT, torch.randn(*case.rows, case.width)
 
 
-def _gradients(found: dict, truth: dict[str, Tensor], block: Plain, x: Tensor, pull: Tensor, case: Case) -> None:
+def _other_gradients(truth: dict[str, Tensor], block: Plain, x: Tensor, pull: Tensor, case: Case) -> dict:
     """Other draws, other gradients that backward begins with: what each would give."""
-    wanted = [x] * ("x" in truth) + [p for name, p in block.named_parameters() if name in truth]
+    wanted = [x] * ("x" in truth) + [p for p in block.parameters() if p.requires_grad]
 
     def other(pull: Tensor, drawn: int | None = None, train: bool = True) -> dict[str, Tensor]:
         """Backward's own run begins as forward did, or where forward ended and so many more numbers were drawn."""
@@ -179,4 +210,4 @@ def _gradients(found: dict, truth: dict[str, Tensor], block: Plain, x: Tensor, p
             "late-state": ("the generator's state is taken after the first run; take it before", other(pull, drawn=0)),
             "no-dropout": ("backward runs the block without its dropout", other(pull, train=False)),
         }
-    close(found, truth, f"{case.text}: the gradient", rtol=1e-4, atol=1e-6, wrong=wrong)
+    return wrong

@@ -1,23 +1,23 @@
 """Judging a cross-entropy in chunks that a student wrote; the truth is torch's on all logits, and the meter.
 
 gradients(Chunked, case)      ``Chunked.apply(hidden, weight, targets, chunk)``: the loss and both gradients
-never_whole(Chunked)          no tensor as large as the logits, and little that waits for backward
+never_whole(Chunked, case)    by what it makes: ``chunk`` tokens' logits at a time, and little that waits
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from minigpt.checks.activations.asking import metered
+from minigpt.checks.activations import asking  # noqa: F401  closes the book
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import by_hand, knows
-from minigpt.checks.comparing import close, show
+from minigpt.checks.closing import knows
+from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import Hints, given
+from minigpt.checks.probes import functions
 from minigpt.checks.verdict import Wrong
 from minigpt.model import IGNORE
 
@@ -40,17 +40,22 @@ class Case(NamedTuple):
     chunk: int
     ignored: tuple[int, ...] = ()  # positions
     size: float = 1.0  # of the hidden states: large ones have logits whose exp overflows
+    turned: bool = False  # hidden and weight are transposes of what lies in memory
 
     @property
     def text(self) -> str:
         masked = f", {len(self.ignored)} of them IGNORE" if self.ignored else ""
         large = ", large logits" if self.size > 1 else ""
-        return f"{self.tokens} tokens{masked}, {self.words} words, chunks of {self.chunk}{large}"
+        turned = ", hidden and weight not contiguous" if self.turned else ""
+        return f"{self.tokens} tokens{masked}, {self.words} words, chunks of {self.chunk}{large}{turned}"
 
 
 def gradients(chunked: Any, case: Case) -> None:
     hidden, weight, targets = made(case)
-    loss, dh, dw = _ask(chunked, hidden, weight, targets, case.chunk)
+    loss, [dh, dw], inputs = _ask(chunked, case)
+    if not same(inputs, [*made(case)]):
+        raise Wrong("changes-arguments", f"{case.text}: hidden, weight or targets are changed; they must stay as they "
+                                         "are: the head is the model's own, and targets serve once more")  # fmt: skip
     h, w = hidden.double().requires_grad_(), weight.double().requires_grad_()
     truth = F.cross_entropy(h @ w.T, targets, ignore_index=IGNORE)
     right = torch.autograd.grad(3 * truth, (h, w))
@@ -61,7 +66,8 @@ def gradients(chunked: Any, case: Case) -> None:
     if case.size > 1 and not (loss - loss == 0).item():
         raise Wrong("overflows", f"{case.text}: the loss is {loss.item()}: exp of a large logit is infinite; logsumexp "
                                  "and log_softmax take the largest out first")  # fmt: skip
-    _near(loss, truth, f"{case.text}: the loss", {id: (text, sums[0]) for id, (text, sums) in wrong.items()})
+    hints = {id: (text, sums[0]) for id, (text, sums) in wrong.items()}
+    close(loss, truth.detach(), f"{case.text}: the loss", rtol=1e-5, atol=1e-6, wrong=hints | rounded(truth.item()))
     bare = _mix([1] * len(pieces), _softmaxes(hidden, weight, targets, case.chunk))
     for place, (name, mine) in enumerate((("hidden", dh), ("weight", dw)), start=1):
         if mine is None:
@@ -73,29 +79,32 @@ def gradients(chunked: Any, case: Case) -> None:
         _near(mine, right[place - 1], f"{case.text}: the gradient of {name}", hints)
 
 
-def never_whole(chunked: Any) -> None:
-    case = Case(192, 512, 16, 16)
-    hidden, weight, targets = made(case)
-    head, h = nn.Linear(case.width, case.words, bias=False), hidden.requires_grad_()
-    head.weight = nn.Parameter(weight)
-    kept = metered(partial(chunked.apply, h, head.weight, targets, case.chunk), head, (h, targets))
+def never_whole(chunked: Any, case: Case) -> None:
+    said = functions.chunked_makes(chunked, *made(case), case.chunk)
     whole, few = 4 * case.tokens * case.words, 4 * (case.tokens + case.words) * case.width
-    if not kept.largest < whole:
+    if not said["function"] or not said["largest"] < whole:
         raise Wrong(
             "logits-whole",
-            f"{case.text}: a tensor of {kept.largest:,} bytes is made; all logits have {whole:,}, and are never to be "
-            "there at once",
+            f"{case.text}: a tensor of {said.get('largest', 0):,} bytes is made; all logits have {whole:,}, and are "
+            "never to be there at once",
         )
-    if not kept.kept < whole / 2:
+    largest = max(4 * case.chunk * case.words, 4 * (case.tokens + case.words) * case.width)
+    if not said["largest"] <= 2 * largest:
+        raise Wrong(
+            "other-chunks",
+            f"{case.text}: a tensor of {said['largest']:,} bytes is made, and the logits of a chunk have "
+            f"{4 * case.chunk * case.words:,}: take `chunk` tokens at a time, as many as it says",
+        )
+    if not said["waits"] < 1.5 * few:
         raise Wrong(
             "pieces-kept",
-            f"{case.text}: {kept.kept:,} bytes wait for backward, where all logits have {whole:,}; the two gradients "
-            f"are {few:,}",
+            f"{case.text}: {said['waits']:,} bytes wait for backward, where all logits have {whole:,}; the two "
+            f"gradients are {few:,}",
         )
-    if not kept.peak < whole / 2 + 2 * few:
+    if not said["peak"] < whole / 2 + 2 * few:
         raise Wrong(
             "chunks-held",
-            f"{case.text}: {kept.peak:,} bytes are there at once, where all logits have {whole:,}: a chunk must be "
+            f"{case.text}: {said['peak']:,} bytes are there at once, where all logits have {whole:,}: a chunk must be "
             "gone before the next one is made",
         )
 
@@ -104,30 +113,31 @@ def made(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Random hidden (tokens, width) and weight (words, width), so large that losses differ; targets (tokens,)."""
     generator = torch.Generator().manual_seed(case.tokens)
     hidden, weight = (torch.randn(n, case.width, generator=generator) for n in (case.tokens, case.words))
+    if case.turned:
+        hidden, weight = (tensor.T.contiguous().T for tensor in (hidden, weight))
     hidden *= case.size
     targets = torch.randint(case.words, (case.tokens,), generator=generator)
     targets[list(case.ignored)] = IGNORE
     return hidden, weight, targets
 
 
-def _ask(chunked: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> tuple:
-    """(loss, the gradients of 3 times the loss)."""
-    if not isinstance(chunked, type) or not issubclass(chunked, torch.autograd.Function):
-        raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-
-    def run():
-        loss = chunked.apply(h, w, targets, chunk)
-        if not isinstance(loss, Tensor):
-            raise Wrong("loss-float", f"forward returns {show(loss)}; autograd asks for a tensor, without .item()")
-        (3 * loss).sum().backward()
-        return loss.detach(), h.grad, w.grad
-
-    run.__name__ = chunked.__name__
+def _ask(chunked: Any, case: Case) -> tuple[Tensor, list, list]:
+    """(loss, the gradients of 3 times it by hidden and weight, the inputs afterwards)."""
     try:
-        return by_hand(run, building=True, twice=False, untouched=False)
+        said = functions.chunked(chunked, *made(case), case.chunk)
     except Wrong as verdict:
         raise explained(verdict, HINTS) from verdict.__cause__
+    if not said["function"]:
+        raise Wrong("wrong-type", "the answer is no class that is a torch.autograd.Function")
+    if not isinstance(said["loss"], Tensor):
+        raise Wrong("loss-float", f"forward returns {show(said['loss'])}; autograd asks for a tensor, without .item()")
+    return said["loss"], said["gradients"], said["inputs"]
+
+
+def rounded(truth: float) -> Hints:
+    """What a loss is that was rounded, as for a table."""
+    return {f"rounded-{n}": (f"it is rounded to {n} decimals; round what is shown, not what is returned",
+                             round(truth, n)) for n in (4, 3, 2, 1, 0)}  # fmt: skip
 
 
 def _near(mine: Tensor, truth: Tensor, what: str, wrong: Hints) -> None:

@@ -124,6 +124,8 @@ def batch_mistakes(case: Case, room: int) -> Hints:
         "loss-alone": ("that is by the loss alone; when the last block runs again more is there", alone("loss")),
         "no-first": ("at the first block the gradients of the others are there: with few tokens that is the fullest",
                      alone("loss", "last")),
+        "all-gradients": ("at the first block the gradients of the L - 1 others are there; its own are made only then",
+                          min(alone("loss", "last"), max(0, room - 48 * c.n_embd**2 * c.n_layer) // (21 * u))),
         "no-loss": ("the start of backward, with the loss, is left out", alone("last", "first")),
         "no-last": ("the last block, run again, is left out", alone("loss", "first")),
         "sum": ("the instants are added up; the fullest of them decides",

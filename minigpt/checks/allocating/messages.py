@@ -56,7 +56,9 @@ def derives(diagnose: Callable, case: Case) -> None:
     _fields(mine, tuple(right))
     for name, truth in right.items():
         if name == "fragmented":
-            if mine[name] is not truth:
+            if type(mine[name]).__name__ not in ("bool", "bool_"):
+                raise Wrong("wrong-type", f"fragmented: {show(mine[name])}; True or False is asked for")
+            if bool(mine[name]) is not truth:
                 raise Wrong("fragmented", f"fragmented: {show(mine[name])}; {_said(numbers)}")
             continue
         number = whole(mine[name], name)
@@ -131,6 +133,7 @@ def _mistakes(name: str, right: dict[str, int]) -> Hints:
         lambda size: round(float(number) * size),
     )  # fmt: skip
     cut = {"cut": ("what stands behind the point is lost", int(float(number)) * UNITS[unit])}
+    cut["truncated"] = ("it is cut to whole bytes; it is to be rounded", int(float(number) * UNITS[unit]))
     return {id: hint for id, hint in (scaled | cut | others).items() if hint[1] != right[name]}
 
 

@@ -9,23 +9,32 @@ import random
 from collections.abc import Callable
 
 from minigpt.checks.allocating import asking  # noqa: F401  closes the book
-from minigpt.checks.closing import by_hand, knows
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import show
+from minigpt.checks.probes import allocating
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.predicted.allocator import Options, Pool, Segment
 from minigpt.memory.predicted.allocator.blocks import FREE, USED
 from minigpt.memory.units import KIB, MIB
 
 knows(__name__)
-SIZES = {"small": [512, 4 * KIB, 96 * KIB, 512 * KIB], "large": [2 * MIB, 3 * MIB, 8 * MIB, 14 * MIB, 20 * MIB]}
+SIZES = {
+    "small": [512, 4 * KIB, 96 * KIB, 512 * KIB, 2 * MIB],
+    "large": [2 * MIB, 3 * MIB, 8 * MIB, 14 * MIB, 20 * MIB],
+}
 
 
 def finds(best_fit: Callable, case: tuple[int, int]) -> None:
     blocks = scene(*case)
     for pool, sizes in SIZES.items():
-        for size in [sizes[0] // 2, sizes[1], sizes[2] - 512, sizes[-1], MIB if pool == "small" else 30 * MIB]:
-            mine = by_hand(best_fit, blocks, pool, size, none_ok=True)
-            _compare(mine, taken(blocks, pool, size), blocks, pool, size)
+        for size in [sizes[0] // 2, sizes[1], sizes[2] - 512, sizes[3], MIB if pool == "small" else 30 * MIB]:
+            said = allocating.found(best_fit, blocks, pool, size)
+            _compare(said["block"], taken(blocks, pool, size), blocks, pool, size)
+            if said["block"] is not None and said["itself"] is not True:
+                what = f"{size:,} bytes of the {pool} pool"
+                raise Wrong(
+                    "copy", f"{what}: a copy of the right block is given; allocate will change the block itself"
+                )
 
 
 def scene(seed: int, count: int) -> list[dict]:

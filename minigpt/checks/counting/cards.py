@@ -48,5 +48,7 @@ def slips(nbytes: int, cards: Cards) -> Hints:
         "exact-fit": ("a card holds what fills it exactly: equal is enough", _chosen(nbytes + 1, cards)),
         "first": ("that is the first card in the list that is large enough, not the smallest",
                   enough[0] if enough else None),
+        "last": ("that is the last card in the list that is large enough, not the smallest",
+                 enough[-1] if enough else None),
         "largest": (f"{has(largest)}; {no_card if right is None else right + ' is enough'}", largest),
     }  # fmt: skip

@@ -70,6 +70,9 @@ def block_slips(config: GPTConfig, batch: int, seq_len: int) -> list[Hints]:
         "every-block": ("the blocks of the whole model are counted; one is asked for",
                         (config.n_layer - 1) * (16 * stream + heads + 4 * token)),
         "narrow-mlp": ("the MLP's inner tensors are taken as C wide, and they are 4 C wide", -6 * stream),
+        "whole-context": (
+            "tokens up to the context are counted; the batch has sequences of seq_len",
+            (config.context - seq_len) * (16 * stream + heads + 4 * token) // seq_len),
         "one-sequence": (
             "the tokens of one sequence are counted; every sequence of the batch has its own",
             -(batch - 1) * (16 * stream + heads + 4 * token) // batch),
@@ -111,6 +114,7 @@ def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu"
         ),
         "one-block": ("only one block is counted", (1 - config.n_layer) * block),
         "block-too-many": ("one block too many is counted", block),
+        "block-too-few": ("one block too few is counted", -block if config.n_layer > 2 else 0),
     }
     loss = {
         "no-log-probabilities": (
@@ -136,6 +140,9 @@ def saved_slips(config: GPTConfig, batch: int, seq_len: int, device: str = "cpu"
             "16 bytes per token are missing: token indices and targets, both int64", -16 * tokens),
         "four-byte-indices": ("indices are counted with 4 bytes: int64 has 8", -8 * tokens - 4 * seq_len),
         "no-positions": ("the position indices are missing: (T,) of int64", -8 * seq_len),
+        "positions-to-the-context": (
+            "the positions up to the context are counted; only those of seq_len tokens are looked up",
+            8 * (config.context - seq_len)),
         "positions-a-sequence": (
             "the position indices are counted for every sequence; all share one (T,) tensor",
             8 * (batch - 1) * seq_len),

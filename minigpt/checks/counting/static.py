@@ -94,6 +94,7 @@ def float32_slips(config: GPTConfig) -> dict[str, list[Hints]]:
         "no-step-counts": ("AdamW's step counts are missing: a float32 for each tensor", -4 * tensors),
         "one-step-count": (
             "one step count is booked for the whole model, and each tensor has its own", 4 - 4 * tensors),
+        "eight-byte-step-counts": ("a step count is booked in 8 bytes; it is a float32", 4 * tensors),
         "nanos-step-counts": ("these are nano's step counts; each layer has tensors of its own", 32 * (4 - L)),
         "heads-step-count": ("the tied head is counted as a tensor with a step count of its own", 4),
         "last-norms-step-count": ("the last norm has a step count too", -4),

@@ -32,16 +32,17 @@ HINTS = {  # part of what an answer's error says: what it means here
 
 
 class Gradient(NamedTuple):
-    """A gradient, and the rank that it is projected to."""
+    """A gradient, and the rank that it is projected to; ``turned``: in memory it lies column after column."""
 
     shape: tuple[int, int]
     rank: int
     dtype: torch.dtype = torch.float32
     seed: int = 0
+    turned: bool = False
 
     @property
     def text(self) -> str:
-        return f"a {str(self.dtype)[6:]} gradient of {self.shape}, rank {self.rank}"
+        return f"a {str(self.dtype)[6:]} gradient of {self.shape}{', a transpose' * self.turned}, rank {self.rank}"
 
     @property
     def tall(self) -> bool:
@@ -50,7 +51,8 @@ class Gradient(NamedTuple):
     def tensor(self) -> Tensor:
         draw, k = torch.Generator().manual_seed(self.seed), min(self.shape)
         U, V = (torch.linalg.qr(torch.randn(n, k, generator=draw, dtype=torch.float64))[0] for n in self.shape)
-        return (U * 2.0 ** -torch.arange(k, dtype=torch.float64) @ V.T).to(self.dtype)
+        G = (U * 2.0 ** -torch.arange(k, dtype=torch.float64) @ V.T).to(self.dtype)
+        return G.T.contiguous().T if self.turned else G.contiguous()
 
 
 def directions(find: Callable, gradient: Gradient) -> None:

@@ -47,6 +47,10 @@ class Run(NamedTuple):
     def text(self) -> str:
         return f"W of {self.shape}, rank {self.rank}, gap {self.gap}"
 
+    @property
+    def options(self) -> dict:
+        return dict(lr=self.lr, rank=self.rank, gap=self.gap, scale=self.scale, betas=self.betas, eps=self.eps)
+
     def gradients(self) -> list[Tensor]:
         """One float32 gradient for each step, small enough for eps to count."""
         return [1e-4 * Gradient(self.shape, self.rank, seed=100 * self.seed + i).tensor() for i in range(self.steps)]
@@ -64,6 +68,21 @@ def renews(step: Callable, run: Run) -> None:
     weights, projections, _ = _taken(step, run)
     _projections(projections, run)
     _weights(weights, projections, run)
+    _apart(step, run)
+
+
+def _apart(step: Callable, run: Run) -> None:
+    """Two matrices of one shape, each with a state of its own, step by step in turn."""
+    both = [run, run._replace(seed=run.seed + 7)]
+    given = [(one.weight(), one.gradients()) for one in both]
+    for each, told in zip(both, steps.taken_in_turn(step, given, run.options)):
+        try:
+            weights, projections, _ = _read(told, each)
+            _projections(projections, each)
+            _weights(weights, projections, each)
+        except Wrong as wrong:
+            said = "two such matrices, a step of each in turn: what belongs to one must be in its own state alone"
+            raise Wrong("remembers", f"{run.text}: {said}. {wrong}") from None
 
 
 def holds(step: Callable, run: Run) -> None:
@@ -83,10 +102,12 @@ def holds(step: Callable, run: Run) -> None:
 
 def _taken(step: Callable, run: Run) -> tuple[list[Tensor], list[Tensor], dict]:
     """W and P after each step, and the state after the last."""
+    return _read(steps.taken(step, run.weight(), run.gradients(), run.options), run)
+
+
+def _read(told: list, run: Run) -> tuple[list[Tensor], list[Tensor], dict]:
     weights, projections = [run.weight()], []
     state: dict = {}
-    options = dict(lr=run.lr, rank=run.rank, gap=run.gap, scale=run.scale, betas=run.betas, eps=run.eps)
-    told = steps.taken(step, run.weight(), run.gradients(), options)
     for i, (before, said) in enumerate(zip(run.gradients(), told)):
         what = f"{run.text}, step {i + 1}"
         if isinstance(said, Wrong):

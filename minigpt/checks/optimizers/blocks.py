@@ -29,20 +29,23 @@ knows(__name__)
 
 
 class State(NamedTuple):
-    """A random m ("signed") or v ("unsigned"), whose numbers spread over some powers of ten."""
+    """A random m ("signed") or v ("unsigned") over some powers of ten; ``turned``: a transpose."""
 
     kind: str
     shape: tuple[int, ...]
     block: int = 256
     seed: int = 0
+    turned: bool = False
 
     @property
     def text(self) -> str:
         name = "m" if self.kind == "signed" else "v"
-        return f"{name} of {tuple(self.shape)}, blocks of {self.block}"
+        return f"{name} of {tuple(self.shape)}{', a transpose' * self.turned}, blocks of {self.block}"
 
     def tensor(self) -> Tensor:
-        m = random_weight(self.shape, seed=self.seed) * 10 ** random_weight(self.shape, seed=self.seed + 100, size=0.7)
+        shape = self.shape[::-1] if self.turned else self.shape
+        m = random_weight(shape, seed=self.seed) * 10 ** random_weight(shape, seed=self.seed + 100, size=0.7)
+        m = m.T if self.turned else m  # which lies in memory column after column
         return m if self.kind == "signed" else m.square()
 
 

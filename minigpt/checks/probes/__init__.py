@@ -16,10 +16,12 @@ import importlib
 from collections.abc import Callable
 from functools import update_wrapper
 
-from minigpt.checks import answers
+from minigpt.checks import answers, closing
 from minigpt.checks.calling import name_of
 from minigpt.checks.closing import by_hand
 from minigpt.checks.verdict import Wrong
+
+_probing: list[int] = []  # of each probe that runs, how many answers run with it
 
 
 class Probe:
@@ -38,7 +40,11 @@ class Probe:
             return away()
 
         def run():
-            return self.function(*args, **kwargs)
+            _probing.append(len(closing._running))
+            try:
+                return self.function(*args, **kwargs)
+            finally:
+                _probing.pop()
 
         run.__name__ = name_of(args[0]) if args else "the answer"
         return by_hand(run, building=True, twice=False, untouched=False, none_ok=True)
@@ -47,6 +53,11 @@ class Probe:
 def probe(function: Callable) -> Probe:
     """A probe of this function."""
     return Probe(function)
+
+
+def is_probing() -> bool:
+    """Whether a probe asks, and no answer that it calls."""
+    return bool(_probing) and _probing[-1] == len(closing._running)
 
 
 def named(name: str) -> Probe:

@@ -1,6 +1,7 @@
 """Events through a student's allocator, and a run that a student chooses by trying others.
 
 places(allocate, free, events)       what each event came to, as far as it went, and the Wrong that stopped it
+found(best_fit, blocks, pool, size)  what ``best_fit`` gives, and whether it is one of the blocks themselves
 chosen(empty_once, lengths, goes)    what ``empty_once(lengths, fits)`` gives, where ``fits`` knows these runs
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from minigpt.checks.calling import name_of
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import show, whole
 from minigpt.checks.probes import probe, tried
@@ -43,6 +45,19 @@ def places(allocate: Callable, free: Callable, events: Sequence[Event]) -> dict:
 
     run.__name__ = "allocate or free"
     return {"fault": tried(by_hand, run, twice=False, none_ok=True), "seen": seen}
+
+
+@probe
+def found(best_fit: Callable, blocks: list[dict], pool: str, size: int) -> dict:
+    """ "block": what ``best_fit`` gives; "itself": whether it is one of ``blocks``, and no copy of one."""
+    block, given = by_hand(best_fit, blocks, pool, size, none_ok=True), []
+
+    def again():
+        given.append(best_fit(blocks, pool, size))
+
+    again.__name__ = name_of(best_fit)
+    by_hand(again, twice=False, none_ok=True)
+    return {"block": block, "itself": any(given[0] is each for each in blocks)}
 
 
 @probe
@@ -87,7 +102,12 @@ def follow(allocate: Callable, free: Callable, events: Sequence[Event], seen: li
         else:
             free(blocks, live.pop(event.key))
         place = _plain(block)[:2] if block is not None else None
-        seen.append(Seen(place, tuple(taken), tuple(sorted(map(_plain, blocks)))))
+        there = list(map(_plain, blocks))
+        seen.append(Seen(place, tuple(taken), tuple(sorted(there))))
+        if block is not None and not any(block is each for each in blocks):
+            raise Wrong("copy", "allocate gives a copy of a block; the block itself, which is in blocks, is asked for")
+        if there != sorted(there):
+            raise Wrong("out-of-order", "blocks are not in the order of their addresses any more")
 
 
 def _plain(block: Mapping) -> tuple[int, int, bool]:

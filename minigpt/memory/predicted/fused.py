@@ -2,8 +2,8 @@
 
     cuDNN       compute capability 9.0 and 10.0: 16 bits, heads up to 128 wide
     flash       from 8.0 on: 16 bits, no mask, keys as wide as values, heads up to 256 wide
-    efficient   float32 and float16, from 8.0 on bfloat16
-    none        the operations one by one: a T4's bfloat16, for example
+    efficient   as many key heads as query heads; float32 and float16, from 8.0 on bfloat16
+    none        the operations one by one: grouped heads in float32, or on a T4, for example; and a T4's bfloat16
 
     flash       forward: a log-sum-exp (B, H, T), 2 and 1 numbers of 8 bytes for dropout's state, kept without dropout,
                 too; parts of the output, where few sequences and heads leave processors idle. Backward: gradients as
@@ -17,8 +17,7 @@ Sources, of torch 2.13: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, at
 flash_attn/flash_api.cpp, and mem_eff_attention/kernel_backward.h and kernels/cutlassB.h, which every wheel has. Which
 tile fits in a card's shared memory was asked of these headers, compiled with CUTLASS 4.2.
 
-Left out: cuDNN's own workspace, which no source tells; and that the efficient kernel takes no grouped heads: without a
-mask, in float32 or on a T4, torch 2.13 runs those one by one, with every score a tensor. Here they are one kernel's.
+Left out: cuDNN's own workspace, which no source tells.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def chosen(
             return Flash(processors, dropout > 0)
     known = q.dtype != "bfloat16" or capability >= (8, 0)
     aligned = all(width % alignment(capability, half) == 0 for width in (D, E))
-    return Efficient(capability, recorded, dropout > 0) if known and aligned else None
+    return Efficient(capability, recorded, dropout > 0) if known and aligned and not groups else None
 
 
 def alignment(capability: tuple[int, int], half: bool) -> int:

@@ -1,0 +1,94 @@
+"""Judging a run by the weights that came out of it, with models, data and losses of the judge's own.
+
+    begun = Beginning(PRESET, config, SEED, device)    what the runs of a notebook begin from
+    trained(models, 2)                                 the notebook's models, by name
+    fetched(model, begun.model(), what)                the judge's model, with the weights of the notebook's
+    learned(model, begun, margin, draw)                its loss on held-out pairs, which must be lower than the start's
+
+What a notebook says of its own losses counts for nothing here.
+
+Left out: how the weights came about. Whoever trains them otherwise has trained them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.base import load_base
+from minigpt.checks import training
+from minigpt.checks.closing import knows
+from minigpt.checks.probes import models as probes
+from minigpt.checks.verdict import Wrong
+from minigpt.data import docstring_pairs, pair_batches
+from minigpt.model import GPT, GPTConfig
+
+knows(__name__)
+BATCH, SEQ_LEN, HELD_OUT = 8, 96, 32
+
+
+class Beginning(NamedTuple):
+    """The base for nano, else random weights of this seed."""
+
+    preset: str
+    config: GPTConfig
+    seed: int
+    device: torch.device
+
+    def model(self) -> GPT:
+        if self.preset == "nano":
+            return load_base(self.device)
+        torch.manual_seed(self.seed)
+        return GPT(self.config).to(self.device)
+
+    def batches(self, steps: int, size: int = BATCH):
+        """So many batches of pairs to train on."""
+        pairs = random.Random(self.seed).sample(docstring_pairs("train", SEQ_LEN), steps * size)
+        return pair_batches(pairs, size, SEQ_LEN, seed=self.seed)
+
+    def held_out(self, draw: int):
+        """Batches of pairs that no run saw, others for each ``draw``."""
+        pairs = random.Random(draw).sample(docstring_pairs("validation", SEQ_LEN), HELD_OUT)
+        return pair_batches(pairs, BATCH, SEQ_LEN, seed=None)
+
+
+def trained(models, count: int) -> Mapping:
+    """``models``, a dictionary of so many. Raises Wrong where it is none."""
+    if not isinstance(models, Mapping) or len(models) != count:
+        raise Wrong("not-run", f"models has not the {count} runs in it: run all cells of this part, in order")
+    return models
+
+
+def fetched(model, into: nn.Module, what: str) -> nn.Module:
+    """``into``, with the weights of ``model``. Raises Wrong where these are not of its kind."""
+    return loaded(weights(model, what), into, what)
+
+
+def weights(model, what: str) -> dict[str, Tensor]:
+    """The weights of a model by name, as numbers."""
+    said = probes.weights(model)
+    if not isinstance(said, Mapping) or not all(type(w) is Tensor for w in said.values()):
+        raise Wrong("other-model", f"{what}: it has no weights")
+    if not all(w.layout == torch.strided and not w.is_meta for w in said.values()):
+        raise Wrong("other-model", f"{what}: its weights have no numbers")
+    return dict(said)
+
+
+def loaded(said: dict[str, Tensor], into: nn.Module, what: str) -> nn.Module:
+    """``into``, with these weights."""
+    if {name: w.shape for name, w in said.items()} != {name: w.shape for name, w in into.state_dict().items()}:
+        raise Wrong("other-model", f"{what}: its weights are not those of the model that this run begins from")
+    into.load_state_dict(said)
+    return into
+
+
+def learned(model: nn.Module, begun: Beginning, margin: float, draw: int, what: str) -> float:
+    """Its loss on held-out pairs, in nats per token; it must be ``margin`` below that of the start."""
+    try:
+        return training.validation_fell(model, begun.model(), begun.held_out(draw), margin)[1]
+    except Wrong as wrong:
+        raise Wrong(wrong.id, f"{what}: {wrong}") from None
