@@ -64,8 +64,47 @@
 #     `if self.merged:` => `if False:`
 # wrong: a copy of the base -> base-copied
 #     `base.requires_grad_(False)` => `import copy; self.base = copy.deepcopy(base).requires_grad_(False)`
-# wrong: the course's own -> not-your-own
+# wrong: adapters without a device -> other-device, keeps 3
+#     `device=base.weight.device, ` => ``
+# wrong: the adapter computed in the base's type -> low-precision, keeps 3
+#     `F.linear(x.float(), self.lora_A), self.lora_B` => `F.linear(x, self.lora_A.to(x.dtype)), self.lora_B.to(x.dtype)`
+# wrong: the update in the base's type -> low-precision, keeps 3
+#     `F.linear(x.float(), self.lora_A), self.lora_B` => `x, (self.lora_B @ self.lora_A).to(x.dtype)`
+# wrong: the input of B in the base's type -> low-precision, keeps 3
+#     `F.linear(x.float(), self.lora_A), self` => `F.linear(x.float(), self.lora_A).to(x.dtype).float(), self`
+# wrong: the update made once -> stale-update, keeps 1
+#     `update = ` => `self.product = getattr(self, "product", self.lora_B @ self.lora_A); update = `
+#     `F.linear(x.float(), self.lora_A), self.lora_B` => `x.float(), self.product`
+# wrong: the update kept on the layer -> kept-on-the-layer, keeps 1
+#     `update = ` => `self.product = self.lora_B @ self.lora_A; update = `
+#     `F.linear(x.float(), self.lora_A), self.lora_B` => `x.float(), self.product`
+# wrong: a copy of W kept on the layer -> kept-on-the-layer, keeps 1
+#     `y = self.base(x)` => `self.before = self.base.weight.detach().clone(); y = self.base(x)`
+# wrong: only batches of sequences -> raises-valueerror, keeps 1
+#     `y = self.base(x)` => `batch, length, width = x.shape; y = self.base(x)`
+# wrong: a view of what may be no view -> raises-runtimeerror, keeps 2
+#     `y = self.base(x)` => `y = self.base(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)`
+# wrong: the bias twice -> differs
+#     `return (y + self.scaling` => `return (y + (0 if self.base.bias is None else self.base.bias) + self.scaling`
+# wrong: the course's own -> asks-course
 from minigpt.lora import LoRALinear
+
+
+# right: the scaling as a buffer
+class LoRALinear(nn.Module):
+    def __init__(self, base, rank, alpha):
+        super().__init__()
+        self.base, self.merged = base.requires_grad_(False), False
+        self.register_buffer("scaling", torch.tensor(alpha / rank))
+        A = torch.empty(rank, base.in_features, device=base.weight.device)
+        self.lora_A = nn.Parameter(nn.init.kaiming_uniform_(A, a=math.sqrt(5)))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=base.weight.device))
+
+    def forward(self, x):
+        if self.merged:
+            return self.base(x)
+        y = self.base(x)
+        return y + (self.scaling.to(x.device) * (x.float() @ self.lora_A.T @ self.lora_B.T)).to(y.dtype)
 
 
 # right: drawn by hand, products with @
@@ -76,8 +115,9 @@ class LoRALinear(torch.nn.Module):
             parameter.requires_grad = False
         self.base, self.merged, self.rank, self.alpha = base, False, rank, alpha
         bound = base.in_features**-0.5
-        self.lora_A = nn.Parameter(torch.rand(rank, base.in_features) * 2 * bound - bound)
-        self.lora_B = nn.Parameter(torch.zeros((base.out_features, rank)))
+        device = base.weight.device
+        self.lora_A = nn.Parameter(torch.rand(rank, base.in_features, device=device) * 2 * bound - bound)
+        self.lora_B = nn.Parameter(torch.zeros((base.out_features, rank), device=device))
 
     def forward(self, x):
         y = self.base(x)
@@ -92,8 +132,9 @@ class LoRALinear(nn.Module):
     def __init__(self, base, rank, alpha):
         super().__init__()
         self.merged, self.scaling = False, alpha / rank
-        self.lora_A = nn.Parameter(nn.init.uniform_(torch.empty(rank, base.in_features), -1, 1) / base.in_features**0.5)
-        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank))
+        A = nn.init.uniform_(torch.empty(rank, base.in_features), -1, 1) / base.in_features**0.5
+        self.lora_A = nn.Parameter(A.to(base.weight.device))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank, dtype=torch.float32))
         self.base = base
         self.base.weight.requires_grad_(False)
         if self.base.bias is not None:
@@ -135,6 +176,22 @@ class LoRALinear(nn.Module):
 #     `model.set_submodule(name, LoRALinear(linears[name], rank, alpha))` => `pass`
 # wrong: nothing returned -> returns-nothing
 #     `return names` => ``
+# wrong: an empty list means all -> empty-means-all, keeps 2
+#     `names = [name for name in linears if targets is None` => `names = [name for name in linears if not targets`
+# wrong: targets as parts of names -> not-refused, keeps 2
+#     `targets is not None and not set(targets) <= known` => `any(t not in str(known) for t in targets or [])`
+# wrong: targets looked for in the text of all names -> not-refused, keeps 2
+#     `targets is not None and not set(targets) <= known` => `any(t not in str(list(linears)) for t in targets or [])`
+# wrong: modules of any kind as targets -> not-refused, keeps 2
+#     `known = {name.split(".")[-1] for name in linears}` => `known = set(".".join(linears).split("."))`
+# wrong: the adapted layers train, base and all -> not-frozen
+#     `LoRALinear(linears[name], rank, alpha)` => `LoRALinear(linears[name], rank, alpha).requires_grad_(True)`
+# wrong: the first target is enough -> not-refused, keeps 2
+#     `not set(targets) <= known` => `not set(targets) & known`
+# wrong: an alpha of 16, always -> differs
+#     `linears[name], rank, alpha` => `linears[name], rank, 16`
+# wrong: the model in evaluation mode, and its norms drawn anew -> differs
+#     `return names` => `nn.init.normal_(model.norm.weight); return names`
 # wrong: a layer without scaling, from part 1 -> earlier-part+no-scale
 class LoRALinear(LoRALinear):
     def __init__(self, base, rank, alpha):
@@ -163,7 +220,7 @@ def inject(model, rank, alpha, targets=None):
     return names
 
 
-# wrong: the course's own -> not-your-own
+# wrong: the course's own -> asks-course
 def inject(model, rank, alpha, targets=None):
     from minigpt.lora import inject
 
@@ -231,6 +288,19 @@ def inject(model, rank, alpha, targets=None):
 # wrong: a copy of W kept -> old-copy, keeps 1
 #     `layer.base.weight.data +=` => `layer.before = layer.base.weight.data.clone(); layer.base.weight.data +=`
 #     `-= layer.scaling * (layer.lora_B @ layer.lora_A).detach()` => `= layer.before`
+# wrong: W swapped for another, and kept -> hidden-copy, keeps 1
+#     `layer.base.weight.data +=` => `w = layer.base.weight; layer.old, w.data = [w.data], w.data.clone(); w.data +=`
+# wrong: the update kept for unmerge -> hidden-copy, keeps 1
+#     `layer.base.weight.data += layer` => `layer.update = layer`
+#     `layer.merged = True` => `layer.base.weight.data += layer.update; layer.merged = True`
+#     `-= layer.scaling * (layer.lora_B @ layer.lora_A).detach()` => `-= layer.update`
+# wrong: a copy of W kept elsewhere -> hidden-copy, keeps 1
+#     `layer.base.weight.data +=` => `merge.kept = layer.base.weight.data.clone(); layer.base.weight.data +=`
+# wrong: a bf16 base turned float32 -> base-of-another-type
+#     `layer.base.weight.data +=` => `layer.base.weight.data = layer.base.weight.data +`
+#     `layer.base.weight.data -=` => `layer.base.weight.data = layer.base.weight.data -`
+# wrong: a flat view of what may have none -> raises-runtimeerror, keeps 1
+#     `layer.base.weight.data +=` => `layer.base.weight.data.view(-1).view(-1, layer.base.in_features)[:] +=`
 # wrong: unmerge only turns the flag -> still-merged, keeps 1
 #     `layer.base.weight.data -= layer.scaling * (layer.lora_B @ layer.lora_A).detach()` => ``
 # wrong: unmerge without scaling -> no-scale, keeps 1
@@ -263,7 +333,8 @@ class LoRALinear(LoRALinear):
 def merge(layer):
     if layer.merged is True:
         raise ValueError("it is merged already; call unmerge first")
-    layer.base.weight.addmm_(layer.lora_B, layer.lora_A, alpha=layer.scaling)
+    weight = torch.addmm(layer.base.weight.float(), layer.lora_B, layer.lora_A, alpha=layer.scaling)
+    layer.base.weight.copy_(weight)
     layer.merged = True
 
 
@@ -271,7 +342,7 @@ def merge(layer):
 def unmerge(layer):
     if layer.merged is not True:
         raise ValueError("it is not merged; call merge first")
-    layer.base.weight.addmm_(layer.lora_B, layer.lora_A, alpha=-layer.scaling)
+    layer.base.weight -= layer.scaling * layer.lora_B @ layer.lora_A
     layer.merged = False
 
 
@@ -280,7 +351,8 @@ def write(layer, sign):
     if layer.merged == (sign > 0):
         raise ValueError(f"merged is {layer.merged}")
     change = torch.einsum("or,ri->oi", layer.lora_B.detach(), layer.lora_A.detach()) * layer.scaling
-    layer.base.weight = nn.Parameter(layer.base.weight.detach() + sign * change, requires_grad=False)
+    weight = layer.base.weight.detach()
+    layer.base.weight = nn.Parameter((weight + sign * change).to(weight.dtype), requires_grad=False)
     layer.merged = sign > 0
 
 

@@ -3,8 +3,12 @@
     starts(LoRALinear, case)          the parts, and what they are before training
     outputs(LoRALinear, case)         the output and the gradients, against peft's
 
-B is zero at the start, where every mistake in the scale hides, so outputs and gradients are judged with other values.
-The sizes should be chosen so that nothing else hides: alpha apart from the rank, no square matrix.
+B is zero at the start, where every mistake in the scale hides, so outputs and gradients are judged with other values,
+and then once more with others again, which on a 16-bit base nearly cancel: in 16 bits nothing is right of what is left.
+A layer on the meta device shows where A and B are made, and a count of living tensors what it keeps.
+
+The sizes should be chosen so that nothing else hides: alpha apart from the rank, no square matrix. A case with a bias
+has an input and a weight that are not contiguous.
 
 Left out: dropout, rsLoRA, DoRA, 4-bit bases.
 """
@@ -15,21 +19,25 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from minigpt.checks.adapters.truths import fill, peft_layer, scales, turned, values
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same
-from minigpt.checks.naming import Hints, given
+from minigpt.checks.naming import given
 from minigpt.checks.probes import layers, unless_wrong
 from minigpt.checks.verdict import Wrong
+from minigpt.lora import LoRALinear
 
-knows(__name__)
+__all__ = ["fill", "peft_layer", "scales", "turned", "values"]  # for who judges layers, too
+knows(__name__, "minigpt.lora.injection", "minigpt.lora.layer", LoRALinear.forward)
 WEIGHTS = "A weight is (out, in): F.linear(x, weight) is x @ weight.T, and the update of W is B A"
 CAST = "Promise 1: forward casts x to float32 for A and B, and the sum back to the type of the base's output"
+FINE = 256.0  # what bfloat16, with its 8 bits, cannot tell from 256 and a bit
 TECHNICAL = {  # by the id of the verdict: what an error of forward says, and what it means here
     "shapes-do-not-fit": {"shapes cannot be multiplied": WEIGHTS, "must match the size": WEIGHTS},
     "no-cast": {"have the same dtype": CAST},
@@ -59,6 +67,7 @@ def starts(cls: Callable, case: Case) -> None:
     with _technical():
         said = layers.start(cls, copy.deepcopy(base), case.rank, case.alpha, x)
     _parts(said, base, case)
+    _on_its_device(cls, case)
     _zero(said["lora_A"], said["lora_B"], case.text)
     close(said["y"], base(x), f"{case.text}: the output at the start", rtol=1e-5, atol=1e-6)
     _draws([layers.start(cls, nn.Linear(400, 60), 50, 100)["lora_A"].detach() for _ in range(2)])
@@ -69,7 +78,10 @@ def outputs(cls: Callable, case: Case) -> None:
     base, x = _inputs(case)
     A, B = (values(shape) for shape in ((case.rank, case.n_in), (case.n_out, case.rank)))
     pull = torch.randn(*x.shape[:-1], case.n_out)  # backward starts from it
-    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull)
+    if case.bias and case.dtype == torch.float32:
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+    again = _other_values(case)
+    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull, again)
     _parts(said, base, case)
     y = _given(said, "y")
     peft, theirs = peft_layer(base, case, A, B), x.clone().requires_grad_()
@@ -87,14 +99,15 @@ def outputs(cls: Callable, case: Case) -> None:
         raise Wrong("base-gradient", f"{case.text}: the base's weight has a gradient; it is frozen")
     added = {"adapter-although-merged": (
         "the adapter is added all the same; forward must ask self.merged", y.detach())}  # fmt: skip
-    close(
-        _given(said, "merged"),
-        base(x),
-        f"{case.text}: the output where merged is True",
-        rtol=1e-5,
-        atol=1e-6,
-        wrong=added,
-    )
+    merged = _given(said, "merged")
+    close(merged, base(x), f"{case.text}: the output where merged is True", rtol=1e-5, atol=1e-6, wrong=added)
+    _again(_given(said, "again"), again, base, case, A, B)
+    held = layers.held(cls, copy.deepcopy(base), case.rank, case.alpha, torch.randn(1, case.n_in, dtype=case.dtype))
+    if held >= base.weight.numel():  # bytes: even with one for each number
+        kept = f"after a step {held:,} bytes are there beside base, A, B and their gradients"
+        raise Wrong(
+            "kept-on-the-layer", f"{case.text}: {kept}: does the layer keep W or B A? LoRA is to save these bytes"
+        )
 
 
 # ---------------------------------------------------------------- asking a layer
@@ -104,21 +117,22 @@ def _inputs(case: Case) -> tuple[nn.Linear, Tensor]:
     """A base, and x (2, 5, n_in)."""
     torch.manual_seed(case.n_in)
     base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype)
-    return base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
+    if case.dtype != torch.float32:
+        base.weight.data[:, 1] = base.weight.data[:, 0]  # see _other_values
+    return turned(base) if case.bias else base, torch.randn(2, 5, case.n_in, dtype=case.dtype)
 
 
-def values(shape: tuple[int, int], seed: int = 0) -> Tensor:
-    """Values for A or B that are not zero."""
-    draw = torch.Generator().manual_seed(seed + shape[0])
-    return torch.randn(shape, generator=draw) / math.sqrt(shape[1])
-
-
-def fill(made, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Fills a layer's A and B with such values; returns copies of them."""
-    with torch.no_grad():
-        for parameter in (made.lora_A, made.lora_B):
-            parameter.copy_(values(tuple(parameter.shape), 1000 * seed))
-    return made.lora_A.detach().clone(), made.lora_B.detach().clone()
+def _other_values(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Another x, A and B. On a 16-bit base the first two inputs nearly cancel, and so do the first two ranks."""
+    x, A, B = torch.randn(4, case.n_in), values((case.rank, case.n_in), 1), values((case.n_out, case.rank), 1)
+    if case.dtype != torch.float32:
+        A[1] = A[0] + A[1] / FINE
+        A[:, 1] = A[:, 0] + A[:, 1] / FINE
+        B[:, 0] *= FINE
+        B[:, 1] = -B[:, 0]
+        x[:, 0] *= FINE
+        x[:, 1] = -x[:, 0]
+    return x.to(case.dtype), A, B
 
 
 def _given(said: dict, name: str):
@@ -201,6 +215,31 @@ def frozen(trained: Iterable[str], adapters: set[str], what: str) -> None:
         )
 
 
+def _on_its_device(cls: Callable, case: Case) -> None:
+    base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype, device="meta")
+    said = layers.start(cls, base, case.rank, case.alpha)
+    for name in ("lora_A", "lora_B"):
+        if said[name].device != base.weight.device:
+            where = f"with a base on the device meta, {name} is on {said[name].device}"
+            raise Wrong("other-device", f"{case.text}: {where}; make it on base.weight.device")
+
+
+def _again(y, again: tuple[Tensor, Tensor, Tensor], base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> None:
+    """The output of the same layer for another x, A and B."""
+    x, *AB = again
+    stale = base(x) + case.alpha / case.rank * (x.float() @ A.T @ B.T).to(case.dtype)
+    wrong = {"stale-update": ("it is that of the A and B before: forward must look at them in each call", stale)}
+    near = dict(rtol=1e-4, atol=1e-5) if case.dtype == torch.float32 else dict(rtol=1e-2, atol=5e-2)
+    what = f"{case.text}: the output with another A, B and input"
+    try:
+        close(y, peft_layer(base, case, *AB)(x), what, dtype=case.dtype, wrong=wrong, **near)
+    except Wrong as verdict:
+        if verdict.id != "differs" or case.dtype == torch.float32:
+            raise
+        raise Wrong("low-precision", f"{what}: the adapter's part has lost digits: cast x to float32, A and B are it "
+                    "already, and cast only the sum back") from None  # fmt: skip
+
+
 def _zero(A: Tensor, B: Tensor, what: str) -> None:
     zero = [not tensor.any().item() for tensor in (A, B)]
     if zero == [True, False]:
@@ -250,32 +289,3 @@ def _gradients(found, truths, flat: Tensor, case: Case) -> None:
     for name, mine, truth in zip(("lora_A", "lora_B", "the input"), found, truths):
         hints = wrong if name == "the input" else None
         close(mine, truth, f"{case.text}: the gradient of {name}", wrong=hints, **near)
-
-
-def scales(rank: int, alpha: float) -> Hints:
-    """What people multiply B A with instead of alpha / rank."""
-    right = alpha / rank
-    scales = {
-        "no-scale": ("the scaling alpha / rank is forgotten", 1.0),
-        "scale-alpha": ("scaled by alpha, not divided by the rank", alpha),
-        "scale-product": ("scaled by alpha * rank; it is alpha / rank", alpha * rank),
-        "scale-inverse": ("scaled by rank / alpha; it is alpha / rank", rank / alpha),
-        "scale-root": ("scaled by alpha / sqrt(rank): that is rsLoRA", alpha / math.sqrt(rank)),
-        "scale-twice": ("scaled twice", right * right),
-        "scale-no-alpha": ("scaled by 1 / rank: alpha is forgotten", 1 / rank),
-        "scale-whole": ("scaled by alpha // rank, which loses what is behind the point", float(alpha // rank)),
-    }
-    others = {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
-    return {id: hint for id, hint in others.items() if hint[1]}  # with zero nothing is left to see
-
-
-def peft_layer(base: nn.Linear, case: Case, A: Tensor, B: Tensor) -> Any:
-    """peft's LoRA layer around a copy of ``base``, with these A and B."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=case.rank, lora_alpha=case.alpha, target_modules=["0"])
-    made: Any = get_peft_model(nn.Sequential(copy.deepcopy(base)), config).base_model.get_submodule("model.0")
-    with torch.no_grad():
-        made.lora_A["default"].weight.copy_(A)
-        made.lora_B["default"].weight.copy_(B)
-    return made

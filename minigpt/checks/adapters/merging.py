@@ -4,117 +4,113 @@
     unmerges(LoRALinear, merge, unmerge, case)     what unmerge leaves of a layer that is merged
     refuses(LoRALinear, merge, unmerge, case)      merging twice, unmerging twice
 
-A layer's adapter is not zero here, and each judgement begins with a layer of its own.
+A layer's adapter is not zero here, and each judgement begins with a layer of its own, which is made, merged and looked
+at where the student's code is (``layers.follow``). A case with a bias has a weight that is not contiguous.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minigpt.checks.adapters.layer import Case, fill, peft_layer, scales, shaped
+from minigpt.checks.adapters.layer import Case, peft_layer, scales, shaped, turned, values
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import asked_first, by_hand, knows
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same, show
 from minigpt.checks.naming import given
-from minigpt.checks.probes import layers
+from minigpt.checks.probes import layers, unless_wrong
 from minigpt.checks.verdict import Wrong
 
 knows(__name__)
-LOOSE: dict[str, Any] = dict(rtol=1e-5, atol=1e-5)
 
 
 class _Layer:
-    """A student's layer on a fresh base, with its adapter filled, and what it was."""
+    """A base, its adapter, and how a student's layer that has both is asked."""
 
     def __init__(self, cls: Callable, case: Case) -> None:
         torch.manual_seed(case.n_in)
-        base = nn.Linear(case.n_in, case.n_out, bias=case.bias)
-        self.W, self.x, self.case = base.weight.detach().clone(), torch.randn(3, case.n_in), case
-        self.made = layers.make(cls, base, case.rank, case.alpha)
-        shaped(layers.parts(self.made), case)
-        self.A, self.B = fill(self.made)
-        self.what = f"a base {case.n_in} -> {case.n_out}, rank {case.rank}, alpha {case.alpha:g}"
+        base = nn.Linear(case.n_in, case.n_out, bias=case.bias, dtype=case.dtype)
+        self.base = turned(base) if case.bias else base
+        self.W, self.x = base.weight.detach().clone(), torch.randn(3, case.n_in, dtype=case.dtype)
+        self.A, self.B = values((case.rank, case.n_in)), values((case.n_out, case.rank))
+        self.cls, self.case, self.what = cls, case, case.text
+        close_enough = 1e-5 if case.dtype == torch.float32 else 2e-2  # bfloat16 has 8 bits, and each step rounds
+        self.near: dict[str, Any] = dict(rtol=close_enough, atol=close_enough)
 
-    def do(self, change: Callable) -> dict:
-        """What ``change(layer)`` leaves."""
-        try:
-            by_hand(change, self.made, building=True, twice=False, untouched=False, none_ok=True)
-        except Wrong as verdict:
-            watching = {"leaf": "Autograd is watching; work under torch.no_grad()"}
-            raise explained(verdict, watching, "autograd-watches") from verdict.__cause__
-        return self.left()
+    def after(self, *steps) -> list[dict]:
+        """What there is before, and after each step: a function of the layer, or the (weight, merged) that it gets."""
+        case = self.case
+        said = layers.follow(
+            self.cls, copy.deepcopy(self.base), case.rank, case.alpha, self.x, self.A, self.B, list(steps)
+        )
+        shaped(said, case)
+        return said["left"]
 
-    def left(self) -> dict:
-        made, x = self.made, self.x
-        return {
-            "weight": made.base.weight.detach().clone(),
-            "trained": made.base.weight.requires_grad,
-            "merged": getattr(made, "merged", None),
-            "adapter": [made.lora_A.detach().clone(), made.lora_B.detach().clone()],
-            "y": by_hand(lambda: made(x).detach(), building=True),
-        }
-
-    def merge(self) -> None:
-        """Into the state that a right merge leaves, whatever the student's own did."""
-        with torch.no_grad():
-            self.made.base.weight.copy_(self.W + self.case.alpha / self.case.rank * self.B @ self.A)
-        self.made.merged = True
+    def merged(self) -> Tensor:
+        return self.W + self.case.alpha / self.case.rank * self.B @ self.A
 
 
 def merges(cls: Callable, merge: Callable, case: Case) -> None:
     layer = _Layer(cls, case)
-    before, after = asked_first([layer.left, partial(layer.do, merge)])
-    _merged(layer, after, before["y"], "after merge")
+    before, after = layer.after(merge)
+    _done(after)
+    _merged(layer, after, unless_wrong(before["y"]), "after merge")
 
 
 def unmerges(cls: Callable, merge: Callable, unmerge: Callable, case: Case) -> None:
     layer = _Layer(cls, case)
-    before = layer.left()
-    try:
-        layer.do(merge)  # what it keeps for later, it keeps here
-    except Wrong as verdict:
-        if verdict.id == "not-written":
-            raise
-    layer.merge()
-    after = layer.do(unmerge)
+    right = (layer.merged(), True)  # what a right merge leaves, whatever the student's own did; what it keeps, it keeps
+    moved = (layer.merged() + 0.5, True)
+    left = layer.after(merge, right, unmerge, merge, moved, unmerge)
+    before, first, after, last = left[0], left[1], left[3], left[6]
+    if isinstance(first["fault"], Wrong) and first["fault"].id == "not-written":
+        raise first["fault"]
+    _done(after)
     _apart(layer, after, layer.W, "after unmerge")
-    close(after["y"], before["y"], f"{layer.what}: the output after unmerge", **LOOSE)
-    layer.do(merge)
-    layer.merge()
-    with torch.no_grad():
-        layer.made.base.weight.add_(0.5)
-    _apart(layer, layer.do(unmerge), layer.W + 0.5, "after merge, a change of the merged weight by 0.5, and unmerge")
+    close(unless_wrong(after["y"]), unless_wrong(before["y"]), f"{layer.what}: the output after unmerge", **layer.near)
+    _done(last)
+    _apart(layer, last, layer.W + 0.5, "after merge, a change of the merged weight by 0.5, and unmerge")
+    if first["grown"] >= layer.W.numel():  # bytes: even with one for each number
+        raise Wrong(
+            "hidden-copy",
+            f"{layer.what}: with merge come {first['grown']:,} bytes that stay: is a copy of W kept, or B A? "
+            "unmerge can make B A anew from A and B",
+        )
 
 
 def refuses(cls: Callable, merge: Callable, unmerge: Callable, case: Case) -> None:
     layer = _Layer(cls, case)
-    y = layer.do(merge)["y"]
-    refused(merge, layer.made, why=f"{layer.what}: merging twice adds the adapter twice")
-    _merged(layer, layer.left(), y, "after a second merge, which is refused")
-    layer.do(unmerge)
-    refused(unmerge, layer.made, why=f"{layer.what}: unmerging what is not merged takes the adapter away from W")
-    _apart(layer, layer.left(), layer.W, "after a second unmerge, which is refused")
+    _, once, twice, apart, again = layer.after(merge, merge, unmerge, unmerge)
+    _done(once)
+    refused(twice["fault"], why=f"{layer.what}: merging twice adds the adapter twice")
+    _merged(layer, twice, unless_wrong(once["y"]), "after a second merge, which is refused")
+    _done(apart)
+    refused(again["fault"], why=f"{layer.what}: unmerging what is not merged takes the adapter away from W")
+    _apart(layer, again, layer.W, "after a second unmerge, which is refused")
 
 
-def refused(function: Callable, *args, why: str) -> None:
-    """It must raise ValueError."""
-    try:
-        by_hand(function, *args, building=True, twice=False, untouched=False, none_ok=True)
-    except Wrong as verdict:
-        if isinstance(verdict.__cause__, ValueError):
-            return
-        raise
-    raise Wrong("not-refused", f"{why}; a ValueError is asked for, and nothing is raised")
+def refused(fault: Wrong | None, why: str) -> None:
+    """``fault``, what came of a call, must come from a ValueError."""
+    if fault is None:
+        raise Wrong("not-refused", f"{why}; a ValueError is asked for, and nothing is raised")
+    if not isinstance(fault.__cause__, ValueError):
+        raise fault
+
+
+def _done(left: dict) -> None:
+    """The step raised nothing."""
+    if isinstance(fault := left["fault"], Wrong):
+        watching = {"leaf": "Autograd is watching; work under torch.no_grad()"}
+        raise explained(fault, watching, "autograd-watches") from fault.__cause__
 
 
 def _merged(layer: _Layer, left: dict, y: Tensor, which: str) -> None:
     case, what, W, BA = layer.case, layer.what, layer.W, layer.B @ layer.A
-    base, scale = nn.Linear(case.n_in, case.n_out, bias=False), case.alpha / case.rank
+    base, scale = nn.Linear(case.n_in, case.n_out, bias=False, dtype=case.dtype), case.alpha / case.rank
     base.weight.data = W.clone()
     peft = peft_layer(base, case, layer.A, layer.B)
     peft.merge()
@@ -124,16 +120,14 @@ def _merged(layer: _Layer, left: dict, y: Tensor, which: str) -> None:
               "subtracted": ("the adapter is taken away from W, not added", W - scale * BA),
               "base-scaled": ("W is scaled as well", scale * (W + BA)),
               "merged-twice": ("the adapter is in it twice; refuse before you write", W + 2 * scale * BA)}  # fmt: skip
-    close(left["weight"], peft.base_layer.weight, f"{what}: the base's weight {which}", wrong=wrong, **LOOSE)
+    close(left["weight"], peft.base_layer.weight, f"{what}: the base's weight {which}", wrong=wrong, **layer.near)
+    _same_type(layer, left, which)
     if left["trained"]:
         raise Wrong("not-frozen", f"{what}: {which}, base.weight takes a gradient; work under torch.no_grad()")
-    if left["merged"] is not True:
-        raise Wrong(
-            "flag", f"{what}: {which}, layer.merged is {show(left['merged'])}; it must be True: forward asks it"
-        )
+    _flag(layer, left, True, which)
     if not same(left["adapter"], [layer.A, layer.B]):
         raise Wrong("adapter-changed", f"{what}: {which}, the adapter is changed; unmerge needs it as it was")
-    close(left["y"], y, f"{what}: the output {which}", **LOOSE)
+    close(unless_wrong(left["y"]), y, f"{what}: the output {which}", **layer.near)
 
 
 def _apart(layer: _Layer, left: dict, weight: Tensor, which: str) -> None:
@@ -145,8 +139,20 @@ def _apart(layer: _Layer, left: dict, weight: Tensor, which: str) -> None:
         wrong["old-copy"] = (
             "an old copy of W comes back; what was added since is lost, and a copy costs what LoRA saves", layer.W
         )  # fmt: skip
-    close(left["weight"], weight, f"{layer.what}: the base's weight {which}", wrong=wrong, **LOOSE)
-    if left["merged"] is not False:
+    close(left["weight"], weight, f"{layer.what}: the base's weight {which}", wrong=wrong, **layer.near)
+    _same_type(layer, left, which)
+    _flag(layer, left, False, which)
+
+
+def _same_type(layer: _Layer, left: dict, which: str) -> None:
+    if left["weight"].dtype != layer.W.dtype:
         raise Wrong(
-            "flag", f"{layer.what}: {which}, layer.merged is {show(left['merged'])}; it must be False: forward asks it"
+            "base-of-another-type",
+            f"{layer.what}: {which}, base.weight is {str(left['weight'].dtype)[6:]}; the base keeps the type it has",
         )
+
+
+def _flag(layer: _Layer, left: dict, merged: bool, which: str) -> None:
+    if left["merged"] is not merged:
+        said = f"layer.merged is {show(left['merged'])}; it must be {merged}: forward asks it"
+        raise Wrong("flag", f"{layer.what}: {which}, {said}")

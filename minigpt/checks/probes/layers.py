@@ -3,20 +3,27 @@
     start(cls, base, rank, alpha, x)                 its parts as they are made, and its output
     run(cls, base, rank, alpha, x, A, B, pull)       its parts; output, gradients and output where it is merged, with
                                                      these A and B; backward begins with ``pull``
+    held(cls, base, rank, alpha, x)                  bytes of tensors that a forward and a backward leave in it
+    follow(cls, base, rank, alpha, x, A, B, steps)   what each step leaves: a function of the layer, or (weight, merged)
 
-Both return ``parts``. In ``run``, what a step raises stands in the place of what it gives, and there is no ``y`` where
-A and B do not fit the layer.
+``start``, ``run`` and ``follow`` return ``parts``. In ``run`` and ``follow``, what a step raises stands in the place of
+what it gives, and there is no ``y`` and nothing ``left`` where A and B do not fit the layer.
 """
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.checks.closing import by_hand
 from minigpt.checks.probes import probe, tried
+
+TENSORS = (Tensor, nn.Parameter, nn.Buffer)
 
 
 @probe
@@ -27,18 +34,97 @@ def start(cls: Callable, base: nn.Linear, rank: int, alpha: float, x: Tensor | N
 
 
 @probe
-def run(cls: Callable, base: nn.Linear, rank: int, alpha: float, x: Tensor, A: Tensor, B: Tensor, pull: Tensor) -> dict:
+def run(
+    cls: Callable, base: nn.Linear, rank: int, alpha: float, x: Tensor, A: Tensor, B: Tensor, pull: Tensor,
+    again: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> dict:  # fmt: skip
+    """``again``: another x, A and B, which the same layer gets afterwards."""
     made = make(cls, base, rank, alpha)
     said = parts(made, base)
-    if said["base"] or [getattr(said[name], "shape", None) for name in ("lora_A", "lora_B")] != [A.shape, B.shape]:
+    if not _filled(made, said, A, B):
         return said
-    with torch.no_grad():
-        made.lora_A.copy_(A), made.lora_B.copy_(B)
-    mine = x.clone().requires_grad_()
+    mine = x.clone(memory_format=torch.preserve_format).requires_grad_()
     said["y"] = tried(forward, made, mine)
     said["gradients"] = tried(_backward, made, mine, pull)
     said["merged"] = tried(_forward_merged, made, x)
-    return {**said, "x": mine.detach(), "base_gradient": made.base.weight.grad}
+    said |= {"x": mine.detach(), "base_gradient": made.base.weight.grad}
+    if again:
+        other, *AB = again
+        _filled(made, said, *AB)
+        said["again"] = tried(forward, made, other)
+    return said
+
+
+@probe
+def held(cls: Callable, base: nn.Linear, rank: int, alpha: float, x: Tensor) -> int:
+    """Beside the base, A, B and their gradients."""
+    made = make(cls, base, rank, alpha)
+    return _grown(made, lambda: bool(_backward(made, x.clone().requires_grad_(), torch.ones(()))))[0]
+
+
+@probe
+def follow(
+    cls: Callable, base: nn.Linear, rank: int, alpha: float, x: Tensor, A: Tensor, B: Tensor, steps: list
+) -> dict:
+    made = make(cls, base, rank, alpha)
+    said = {**parts(made, base), "left": []}
+    if _filled(made, said, A, B):
+        said["left"] = [_left(made, x, partial(_step, made, step)) for step in [None, *steps]]
+    return said
+
+
+def _filled(made, said: dict, A: Tensor, B: Tensor) -> bool:
+    """Whether A and B fit the layer, which has them then."""
+    if said["base"] or [getattr(said[name], "shape", None) for name in ("lora_A", "lora_B")] != [A.shape, B.shape]:
+        return False
+    with torch.no_grad():
+        made.lora_A.copy_(A), made.lora_B.copy_(B)
+    return True
+
+
+def _step(made, step) -> None:
+    if callable(step):
+        by_hand(step, made, building=True, twice=False, untouched=False, none_ok=True)
+    elif step:
+        weight, made.merged = step
+        with torch.no_grad():
+            made.base.weight.copy_(weight)
+
+
+def _left(made, x: Tensor, step: Callable) -> dict:
+    """What there is after a step: ``fault`` is its Wrong, ``grown`` the bytes of tensors that came with it and stay."""
+    grown, fault = _grown(made, lambda: tried(step))
+    return {
+        "fault": fault, "grown": grown, "weight": made.base.weight.detach().clone(),
+        "trained": made.base.weight.requires_grad, "merged": getattr(made, "merged", None),
+        "adapter": [made.lora_A.detach().clone(), made.lora_B.detach().clone()], "y": tried(_detached, made, x),
+    }  # fmt: skip
+
+
+def _detached(made, x: Tensor) -> Tensor:
+    return forward(made, x).detach()
+
+
+def _grown(made, step: Callable):
+    """(bytes of tensors that are there since ``step()``, wherever, and are none of the layer's own; its value).
+
+    An old weight that is there, and no longer the layer's, is one of them.
+    """
+    weight = weakref.ref(made.base.weight)
+    gc.freeze()  # so that gc knows only what comes after
+    try:
+        given = step()
+        own = [*made.parameters(), *(p.grad for p in made.parameters() if p.grad is not None)]
+        sizes = {_storage(t): t.untyped_storage().nbytes() for t in gc.get_objects() if type(t) in TENSORS}
+        if (old := weight()) is not None:
+            sizes[_storage(old)] = old.nbytes
+        return sum(nbytes for storage, nbytes in sizes.items() if storage not in {_storage(t) for t in own}), given
+    finally:
+        gc.unfreeze()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def make(cls: Callable, base: nn.Linear, rank: int, alpha: float):
