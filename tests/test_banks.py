@@ -42,7 +42,7 @@ def test_wrong_answers_get_their_verdict_and_right_ones_all_points(lab, entries)
 
 
 NOT_APART = {  # judges that still look at a student's objects themselves, in this process
-    "training-step", "accumulate", "checkpoint", "chunked", "inject", "merge", "assemble",
+    "training-step", "accumulate", "checkpoint", "chunked", "inject", "merge",
 }  # fmt: skip
 
 

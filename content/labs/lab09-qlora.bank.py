@@ -45,6 +45,34 @@
 #     `quantize_model(model, double_quantization=True, compute_dtype=torch.bfloat16)` => ``
 # wrong: blocks of 128 -> other-block
 #     `quantize_model(model` => `quantize_model(model, block=128`
+# wrong: made float32 before it is quantized -> quantized-wide
+#     `quantize_model(model` => `model.float(); quantize_model(model`
+# wrong: made float32 first, where it is upcast -> quantized-wide, keeps 1
+#     `quantize_model(model` => `model = model.float() if upcast else model; quantize_model(model`
+# wrong: left in evaluation mode -> other-mode
+#     `return model` => `return model.eval()`
+# wrong: dropout on the adapters -> dropout
+#     `"all-linear"` => `"all-linear", dropout=0.1`
+# wrong: called merged, and so idle -> merged
+#     `return model` => `[setattr(m, "merged", True) for m in model.modules() if hasattr(m, "merged")]; return model`
+# wrong: products in float16 -> compute-dtype
+#     `compute_dtype=torch.bfloat16` => `compute_dtype=torch.float16`
+# wrong: everything float64 -> not-upcast, keeps 1
+#     `parameter.data.float()` => `parameter.data.double()`
+# wrong: adapters in float64 -> adapter-dtype
+#     `"all-linear"` => `"all-linear", adapter_dtype=torch.float64`
+# wrong: A starts at zeros, too -> a-zero
+#     `return model` => `[m.lora_A.data.zero_() for m in model.modules() if hasattr(m, "lora_A")]; return model`
+# wrong: B starts at random -> b-not-zero
+#     `return model` => `[m.lora_B.data.normal_() for m in model.modules() if hasattr(m, "lora_B")]; return model`
+# wrong: one adapter for equal layers -> shared-adapter
+#     `return model` => `b = [m for m in model.modules() if hasattr(m, "lora_A") and m.in_features == m.out_features]; [(setattr(m, "lora_A", b[0].lora_A), setattr(m, "lora_B", b[0].lora_B)) for m in b]; return model`
+# wrong: the norms reset -> rest-changed
+#     `return model` => `model.norm.weight.data.mul_(2); return model`
+# wrong: the weights of the blocks scaled -> other-weight
+#     `quantize_model(model` => `[m.weight.data.mul_(2) for m in model.modules() if isinstance(m, nn.Linear) and m is not model.lm_head]; quantize_model(model`
+# wrong: only attention adapted -> not-adapted
+#     `"all-linear"` => `["q_proj", "k_proj", "v_proj", "o_proj"]`
 # wrong: a fresh model -> other-model
 #     `quantize_model(` => `model = GPT(model.config).to(torch.bfloat16); quantize_model(`
 # wrong: a copy -> other-model
@@ -70,6 +98,20 @@ def assemble(model, rank, alpha, upcast=True):
         for module in model.modules():
             for name, p in list(module.named_parameters(recurse=False)):
                 setattr(module, name, nn.Parameter(p.detach().float()))
+    inject(model, rank, alpha, "all-linear")
+    return model
+
+
+# wrong: quantized from what was quantized -> other-weight
+def assemble(model, rank, alpha, upcast=True):
+    from minigpt.nf4 import dequantize, quantize
+
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = dequantize(quantize(module.weight, 128))
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    if upcast:
+        model.float()
     inject(model, rank, alpha, "all-linear")
     return model
 
