@@ -50,6 +50,8 @@ def learned(models, method: str, setting: Setting) -> None:
             if name.endswith("packed"):
                 raise Wrong("not-four-bits", f"{part}: it is not in 4 bits")
             raise Wrong("other-parts", f"{part}; is it what the cells of part 3 make?")
+        if weight.dtype != right.dtype:
+            raise Wrong("other-dtype", f"{method}: {name} of the trained model is {weight.dtype}, not {right.dtype}")
         if right.requires_grad:
             right.data.copy_(weight)
         elif not same(weight, right):
