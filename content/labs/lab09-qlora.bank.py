@@ -65,12 +65,8 @@
 #     `return model` => `[m.lora_A.data.zero_() for m in model.modules() if hasattr(m, "lora_A")]; return model`
 # wrong: B starts at random -> b-not-zero
 #     `return model` => `[m.lora_B.data.normal_() for m in model.modules() if hasattr(m, "lora_B")]; return model`
-# wrong: one adapter for equal layers -> shared-adapter
-#     `return model` => `b = [m for m in model.modules() if hasattr(m, "lora_A") and m.in_features == m.out_features]; [(setattr(m, "lora_A", b[0].lora_A), setattr(m, "lora_B", b[0].lora_B)) for m in b]; return model`
 # wrong: the norms reset -> rest-changed
 #     `return model` => `model.norm.weight.data.mul_(2); return model`
-# wrong: the weights of the blocks scaled -> other-weight
-#     `quantize_model(model` => `[m.weight.data.mul_(2) for m in model.modules() if isinstance(m, nn.Linear) and m is not model.lm_head]; quantize_model(model`
 # wrong: only attention adapted -> not-adapted
 #     `"all-linear"` => `["q_proj", "k_proj", "v_proj", "o_proj"]`
 # wrong: a fresh model -> other-model
@@ -98,6 +94,28 @@ def assemble(model, rank, alpha, upcast=True):
         for module in model.modules():
             for name, p in list(module.named_parameters(recurse=False)):
                 setattr(module, name, nn.Parameter(p.detach().float()))
+    inject(model, rank, alpha, "all-linear")
+    return model
+
+
+# wrong: one adapter for equal layers -> shared-adapter
+def assemble(model, rank, alpha, upcast=True):
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    model = model.float() if upcast else model
+    inject(model, rank, alpha, "all-linear")
+    square = [m for m in model.modules() if hasattr(m, "lora_A") and m.in_features == m.out_features]
+    for layer in square:
+        layer.lora_A, layer.lora_B = square[0].lora_A, square[0].lora_B
+    return model
+
+
+# wrong: the weights of the blocks doubled -> other-weight
+def assemble(model, rank, alpha, upcast=True):
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data.mul_(2)
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    model = model.float() if upcast else model
     inject(model, rank, alpha, "all-linear")
     return model
 
@@ -522,8 +540,13 @@ def training_options(batch, accumulation, steps, lr):
 # right: partials
 import functools
 
-quantization_options = functools.partial(dict, load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                                         bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)
+quantization_options = functools.partial(
+    dict,
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.bfloat16,
+)
 
 
 def adapters_of(task, rank, alpha):

@@ -88,7 +88,9 @@ def row(predicted, measured, name: str, setting: Setting) -> None:
         if not isinstance(table, dict) or name not in table:
             raise Wrong("not-run", f"there is nothing {which} of {name} yet: run all cells of part 8, in order")
     on_gpu = setting.device.type == "cuda"
-    options: dict = dict(batch=2, seq_len=128, precision="bf16", rank=8, optimizer_loop="foreach" if on_gpu else "single")
+    options: dict = dict(
+        batch=2, seq_len=128, precision="bf16", rank=8, optimizer_loop="foreach" if on_gpu else "single"
+    )
     if name == PLANS[0]:
         plan = TrainingPlan(method="lora", **options)
     else:

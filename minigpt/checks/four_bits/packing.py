@@ -111,7 +111,11 @@ def restores(dequantize: Callable, weight: Weight) -> None:
     other = NF4**3
     by_other = *inputs[:2], other, *inputs[3:]
     asked = asked_first(
-        [partial(ask, dequantize, *inputs), partial(ask, dequantize, *by_other), partial(follows_device, dequantize, *inputs)]
+        [
+            partial(ask, dequantize, *inputs),
+            partial(ask, dequantize, *by_other),
+            partial(follows_device, dequantize, *inputs),
+        ]
     )
     got = tensor(next(asked), what)
     if got.shape != shape and got.shape[::-1] != shape:

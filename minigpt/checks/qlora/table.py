@@ -54,7 +54,9 @@ def row(predicted, measured, name: str, setting: Setting) -> None:
 
 def _plan(method: str, setting: Setting) -> TrainingPlan:
     """As the lab's cells have it."""
-    size = dict(batch=BATCH, seq_len=setting.seq_len, rank=RANK, optimizer_loop="foreach" if setting.on_gpu else "single")
+    size = dict(
+        batch=BATCH, seq_len=setting.seq_len, rank=RANK, optimizer_loop="foreach" if setting.on_gpu else "single"
+    )
     if method == "full":
         return TrainingPlan(**size, precision="bf16-master")
     if method == "LoRA":
