@@ -57,7 +57,7 @@ WATCH_SECONDS = 0.5  # between two looks of a child at whether its parent lives
 
 @dataclass(frozen=True)
 class Call:
-    """A function, "package.module:name", and its keyword arguments: JSON, sets, numpy's numbers, torch's dtypes, KINDS."""
+    """A function, "package.module:name", and its keyword arguments: JSON, sets, numpy's numbers, dtypes, KINDS."""
 
     function: str
     arguments: dict = field(default_factory=dict)
