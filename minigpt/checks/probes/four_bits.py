@@ -1,6 +1,6 @@
 """Weights through all of a student's functions for 4 bits, one after another, as the layers of lab 08 use them.
 
-through(functions, weights, code, block, tables)      for each weight its bytes as stored, and the weight that comes back
+through(functions, weights, code, block, tables)      each weight as stored, in bytes, and the one that comes back
 
 ``functions``: quantize, pack, unpack, dequantize, quantize_absmax, dequantize_absmax. ``tables``: for double
 quantization, else None.
