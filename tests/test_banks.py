@@ -41,18 +41,13 @@ def test_wrong_answers_get_their_verdict_and_right_ones_all_points(lab, entries)
     assert entries and not faults, "\n".join(faults)
 
 
-NOT_APART = {  # judges that still look at a student's objects themselves, in this process
-    "assemble",
-}  # fmt: skip
-
-
 @pytest.mark.slow
 def test_answers_in_a_process_of_their_own_are_judged_the_same(lab, entries):
     """All right ones, and some wrong ones; ``python -m tools.bank --apart`` has all."""
     some = [entry for entry in entries if entry.kind == "right"] + [e for e in entries if e.kind == "wrong"][::6]
     apart = Apart(ROOT / "content" / "labs" / f"{lab.name}.md")
     try:
-        judged = [bank.judge(apart, entry) for entry in some if entry.exercise not in NOT_APART]
+        judged = [bank.judge(apart, entry) for entry in some]
     finally:
         apart.close()
     faults = [judgement.line for judgement in judged if judgement.fault]

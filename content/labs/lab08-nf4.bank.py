@@ -183,6 +183,14 @@ def codebook(end):
 #     `x = rows *` => `flat *=`
 #     `[:, None]` => `.repeat_interleave(block)[: len(flat)]`
 #     `bucketize(x` => `bucketize(flat`
+# wrong: view, which a transposed weight does not have -> raises-runtimeerror, keeps 3
+#     `weight.reshape(-1)` => `weight.view(-1)`
+# wrong: rows as they lie in memory -> columns, keeps 3
+#     `weight.reshape(-1)` => `torch.as_strided(weight, (weight.numel(),), (1,))`
+# wrong: nothing is scaled where any block is zeros -> zeros-elsewhere, keeps 3
+#     `rows * (1 / absmax.clamp(min=1e-38))[:, None]` => `rows * (1 / absmax if absmax.all() else absmax * 0)[:, None]`
+# wrong: a table of 16 is taken for granted -> differs, keeps 3
+#     `(code[1:] + code[:-1]) / 2` => `F.interpolate(((code[1:] + code[:-1]) / 2)[None, None], 15)[0, 0]`
 # wrong: asks bitsandbytes -> asks-bitsandbytes
 def quantize(weight, code, block):
     packed, state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
@@ -376,6 +384,18 @@ def unpack(packed, n):
 #     `repeat_interleave(block)` => `repeat_interleave(64)`
 # wrong: a new tensor on the CPU -> needs-values
 #     `(code[codes.int()] * scale)` => `torch.empty(len(codes)).copy_(code[codes.int()] * scale)`
+# wrong: a mask of zeros on the CPU -> needs-values
+#     `code[codes.int()] * scale` => `code[codes.int()] * scale * torch.ones(len(codes))`
+# wrong: a little is added against zeros -> differs, keeps 1
+#     `code[codes.int()] * scale` => `code[codes.int()] * (scale + 1e-8)`
+# wrong: NF4, whatever the table -> other-table
+def dequantize(codes, absmax, code, shape, dtype, block):
+    from minigpt.nf4 import NF4_CODE
+
+    table = torch.tensor(NF4_CODE, device=codes.device)
+    return (table[codes.int()] * absmax.repeat_interleave(block)[: len(codes)]).to(dtype).view(shape)
+
+
 # wrong: a loop in Python -> needs-values
 def dequantize(codes, absmax, code, shape, dtype, block):
     table, scales = code.tolist(), absmax.tolist()
@@ -490,6 +510,20 @@ def dequantize(codes, absmax, code, shape, dtype, block):
 #     `tables["signed"][codes.int()] * scale + offset` => `(tables["signed"][codes.int()] + offset) * scale`
 # wrong: a new tensor on the CPU -> needs-values, keeps 2
 #     `scale + offset` => `torch.empty(len(codes)).copy_(scale) + offset`
+# wrong: NaN where all values are alike -> not-finite, keeps 1
+#     `.clamp(min=1e-38)` => ``
+#     `torch.uint8), absmax2, offset` => `torch.uint8), absmax2 + 0 * x.sum(dim=1), offset`
+# wrong: a one where all values are alike -> differs, keeps 1
+#     `.clamp(min=1e-38)` => ``
+#     `torch.uint8), absmax2, offset` => `torch.uint8), torch.where(absmax2 > 0, absmax2, 1.0), offset`
+# wrong: bitsandbytes' own table, whatever is given -> other-table, keeps 2
+def dequantize_absmax(codes, absmax2, offset, tables):
+    from minigpt.scales import dynamic_map
+
+    table = dynamic_map(device=codes.device)
+    return table[codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
+
+
 # wrong: asks the checks, both ways -> asks-course
 from minigpt.checks.four_bits import nested, quantizing
 

@@ -45,6 +45,30 @@
 #     `quantize_model(model, double_quantization=True, compute_dtype=torch.bfloat16)` => ``
 # wrong: blocks of 128 -> other-block
 #     `quantize_model(model` => `quantize_model(model, block=128`
+# wrong: made float32 before it is quantized -> quantized-wide
+#     `quantize_model(model` => `model.float(); quantize_model(model`
+# wrong: made float32 first, where it is upcast -> quantized-wide, keeps 1
+#     `quantize_model(model` => `model = model.float() if upcast else model; quantize_model(model`
+# wrong: left in evaluation mode -> other-mode
+#     `return model` => `return model.eval()`
+# wrong: dropout on the adapters -> dropout
+#     `"all-linear"` => `"all-linear", dropout=0.1`
+# wrong: called merged, and so idle -> merged
+#     `return model` => `[setattr(m, "merged", True) for m in model.modules() if hasattr(m, "merged")]; return model`
+# wrong: products in float16 -> compute-dtype
+#     `compute_dtype=torch.bfloat16` => `compute_dtype=torch.float16`
+# wrong: everything float64 -> not-upcast, keeps 1
+#     `parameter.data.float()` => `parameter.data.double()`
+# wrong: adapters in float64 -> adapter-dtype
+#     `"all-linear"` => `"all-linear", adapter_dtype=torch.float64`
+# wrong: A starts at zeros, too -> a-zero
+#     `return model` => `[m.lora_A.data.zero_() for m in model.modules() if hasattr(m, "lora_A")]; return model`
+# wrong: B starts at random -> b-not-zero
+#     `return model` => `[m.lora_B.data.normal_() for m in model.modules() if hasattr(m, "lora_B")]; return model`
+# wrong: the norms reset -> rest-changed
+#     `return model` => `model.norm.weight.data.mul_(2); return model`
+# wrong: only attention adapted -> not-adapted
+#     `"all-linear"` => `["q_proj", "k_proj", "v_proj", "o_proj"]`
 # wrong: a fresh model -> other-model
 #     `quantize_model(` => `model = GPT(model.config).to(torch.bfloat16); quantize_model(`
 # wrong: a copy -> other-model
@@ -70,6 +94,42 @@ def assemble(model, rank, alpha, upcast=True):
         for module in model.modules():
             for name, p in list(module.named_parameters(recurse=False)):
                 setattr(module, name, nn.Parameter(p.detach().float()))
+    inject(model, rank, alpha, "all-linear")
+    return model
+
+
+# wrong: one adapter for equal layers -> shared-adapter
+def assemble(model, rank, alpha, upcast=True):
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    model = model.float() if upcast else model
+    inject(model, rank, alpha, "all-linear")
+    square = [m for m in model.modules() if hasattr(m, "lora_A") and m.in_features == m.out_features]
+    for layer in square:
+        layer.lora_A, layer.lora_B = square[0].lora_A, square[0].lora_B
+    return model
+
+
+# wrong: the weights of the blocks doubled -> other-weight
+def assemble(model, rank, alpha, upcast=True):
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data.mul_(2)
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    model = model.float() if upcast else model
+    inject(model, rank, alpha, "all-linear")
+    return model
+
+
+# wrong: quantized from what was quantized -> other-weight
+def assemble(model, rank, alpha, upcast=True):
+    from minigpt.nf4 import dequantize, quantize
+
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = dequantize(quantize(module.weight, 128))
+    quantize_model(model, compute_dtype=torch.bfloat16)
+    if upcast:
+        model.float()
     inject(model, rank, alpha, "all-linear")
     return model
 
@@ -169,6 +229,21 @@ def assemble(model, rank, alpha, upcast=True):
 #     `"gradients": 4` => `"gradients": 2`
 # wrong: gradients of all that is float32 -> rest-gradients, keeps 3
 #     `"gradients": 4 * sum(sides)` => `"gradients": 4 * (sum(sides) + others)`
+# wrong: the moments' scales rounded down -> moment-scales-rounded-down, keeps 3
+#     `4 * -(-size // 256)` => `4 * (size // 256)`
+# wrong: the maps by the sum of all tensors -> maps-for-nothing, keeps 3
+#     `max(sides) >= 4096` => `sum(sides) >= 4096`
+# wrong: the maps by A and B of a matrix together -> maps-for-nothing, keeps 3
+#     `max(sides) >= 4096` => `max(rank * (a + b) for a, b in matrices) >= 4096`
+# wrong: the maps by all elements of the matrices -> maps-for-nothing, keeps 3
+#     `max(sides) >= 4096` => `max(a * b for a, b in matrices) >= 4096`
+# wrong: the scales of all moments together -> too-few, keeps 3
+#     `size + 4 * -(-size // 256)` => `size`
+#     `"optimizer": optimizer` => `"optimizer": optimizer + 8 * -(-sum(s for s in sides if s >= 4096) // 256)`
+# wrong: one moment -> one-moment, keeps 3
+#     `optimizer += 2 *` => `optimizer += 1 *`
+# wrong: 64 weights' scales rounded away -> no-scales, keeps 2
+#     `+ scales +` => `+`
 # wrong: in floats -> float-for-int, keeps 1
 #     `n // 2 +` => `n / 2 +`
 #     `n // 64` => `n / 64`
@@ -304,19 +379,19 @@ def qlora_stays(matrices, others, rank):
 
 
 # %% recipe
-# wrong: fp4, by default -> bnb-4bit-quant-type, keeps 3
+# wrong: fp4, by default -> bnb-4bit-quant-type, keeps 4
 #     `"bnb_4bit_quant_type": "nf4",` => ``
-# wrong: scales not quantized -> bnb-4bit-use-double-quant, keeps 3
+# wrong: scales not quantized -> bnb-4bit-use-double-quant, keeps 4
 #     `"bnb_4bit_use_double_quant": True,` => ``
-# wrong: float32 products, by default -> bnb-4bit-compute-dtype, keeps 3
+# wrong: float32 products, by default -> bnb-4bit-compute-dtype, keeps 4
 #     `"bnb_4bit_compute_dtype": torch.bfloat16,` => ``
-# wrong: 8 bits -> not-4-bit, keeps 3
+# wrong: 8 bits -> not-4-bit, keeps 4
 #     `load_in_4bit` => `load_in_8bit`
-# wrong: load_in_4bit forgotten -> not-quantized, keeps 3
+# wrong: load_in_4bit forgotten -> not-quantized, keeps 4
 #     `"load_in_4bit": True,` => ``
-# wrong: no such option -> unknown-option, keeps 3
+# wrong: no such option -> unknown-option, keeps 4
 #     `bnb_4bit_use_double_quant` => `bnb_4bit_double_quant`
-# wrong: the head in 4 bits too -> head-quantized, keeps 3
+# wrong: the head in 4 bits too -> head-quantized, keeps 4
 #     `"load_in_4bit": True,` => `"load_in_4bit": True, "llm_int8_skip_modules": ["none"],`
 # wrong: peft's default targets -> targets, keeps 3
 #     `"target_modules": "all-linear", ` => ``
@@ -330,26 +405,26 @@ def qlora_stays(matrices, others, rank):
 #     `"r"` => `"rank"`
 #     `"lora_alpha"` => `"alpha"`
 #     `"target_modules"` => `"targets"`
-# wrong: batch times accumulation at once -> no-accumulation, keeps 2
+# wrong: batch times accumulation at once -> no-accumulation, keeps 3
 #     `"per_device_train_batch_size": batch` => `"per_device_train_batch_size": batch * accumulation`
 #     `"gradient_accumulation_steps": accumulation,` => ``
-# wrong: accumulation forgotten -> gradient-accumulation-steps, keeps 2
+# wrong: accumulation forgotten -> gradient-accumulation-steps, keeps 3
 #     `"gradient_accumulation_steps": accumulation,` => ``
-# wrong: torch's AdamW, by default -> optim, keeps 2
+# wrong: torch's AdamW, by default -> optim, keeps 3
 #     `"optim": "paged_adamw_8bit",` => ``
-# wrong: paged, in 32 bits -> optim, keeps 2
+# wrong: paged, in 32 bits -> optim, keeps 3
 #     `paged_adamw_8bit` => `paged_adamw_32bit`
-# wrong: 8 bits, not paged -> optim, keeps 2
+# wrong: 8 bits, not paged -> optim, keeps 3
 #     `paged_adamw_8bit` => `adamw_8bit`
-# wrong: an optimizer of no name -> refused, keeps 2
+# wrong: an optimizer of no name -> refused, keeps 3
 #     `paged_adamw_8bit` => `paged_adam_8bit`
-# wrong: no autocast -> bf16, keeps 2
+# wrong: no autocast -> bf16, keeps 3
 #     `"bf16": True,` => ``
-# wrong: epochs for steps -> max-steps, keeps 2
+# wrong: epochs for steps -> max-steps, keeps 3
 #     `max_steps` => `num_train_epochs`
-# wrong: one name out of date -> unknown-option, keeps 2
+# wrong: one name out of date -> unknown-option, keeps 3
 #     `per_device_train_batch_size` => `per_gpu_train_batch_size`
-# wrong: k_proj is not quantized -> matrix-not-4-bit, keeps 3
+# wrong: k_proj is not quantized -> matrix-not-4-bit, keeps 4
 #     `"load_in_4bit": True,` => `"load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "k_proj"],`
 # wrong: the head is trained as well -> not-frozen, keeps 3
 #     `"CAUSAL_LM"` => `"CAUSAL_LM", "modules_to_save": ["lm_head"]`
@@ -359,10 +434,48 @@ def qlora_stays(matrices, others, rank):
 #     `"CAUSAL_LM"` => `"CAUSAL_LM", "init_lora_weights": "pissa"`
 # wrong: new tokens are trained -> not-frozen, keeps 3
 #     `"CAUSAL_LM"` => `"CAUSAL_LM", "trainable_token_indices": [1]`
-# wrong: a rate in words -> learning-rate, keeps 2
+# wrong: a rate in words -> learning-rate, keeps 3
 #     `"learning_rate": lr` => `"learning_rate": str(lr)`
-# wrong: Trainer evaluates -> eval-strategy, keeps 2
+# wrong: Trainer evaluates -> eval-strategy, keeps 3
 #     `"bf16": True,` => `"bf16": True, "eval_strategy": "steps",`
+# wrong: clipping as in the QLoRA paper -> max-grad-norm, keeps 3
+#     `"bf16": True,` => `"bf16": True, "max_grad_norm": 0.3,`
+# wrong: weight decay -> weight-decay, keeps 3
+#     `"bf16": True,` => `"bf16": True, "weight_decay": 0.01,`
+# wrong: another second moment -> adam-beta2, keeps 3
+#     `"bf16": True,` => `"bf16": True, "adam_beta2": 0.95,`
+# wrong: noise on the embeddings -> neftune-noise-alpha, keeps 3
+#     `"bf16": True,` => `"bf16": True, "neftune_noise_alpha": 5,`
+# wrong: checkpointing on -> gradient-checkpointing, keeps 3
+#     `"bf16": True,` => `"bf16": True, "gradient_checkpointing": True,`
+# wrong: float16 -> fp16, keeps 3
+#     `"bf16": True` => `"fp16": True`
+# wrong: a file of options -> deepspeed, keeps 3
+#     `"bf16": True,` => `"bf16": True, "deepspeed": "options.json",`
+# wrong: batch and accumulation swapped -> batch-and-accumulation, keeps 3
+#     `"per_device_train_batch_size": batch` => `"per_device_train_batch_size": accumulation`
+#     `"gradient_accumulation_steps": accumulation` => `"gradient_accumulation_steps": batch`
+# wrong: dropout -> lora-dropout, keeps 3
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "lora_dropout": 0.05`
+# wrong: rsLoRA, asked of peft -> use-rslora, keeps 3
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "use_rslora": True`
+# wrong: biases trained -> bias, keeps 3
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "bias": "lora_only"`
+# wrong: only the first block -> matrix-not-adapted, keeps 3
+#     `"all-linear"` => `["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]`
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "layers_to_transform": [0]`
+# wrong: another rank for one matrix -> other-shape, keeps 3
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "rank_pattern": {"down_proj": 2}`
+# wrong: another task -> task-type, keeps 3
+#     `CAUSAL_LM` => `SEQ_CLS`
+# wrong: rank and alpha swapped, for peft -> rank-and-alpha, keeps 3
+#     `"r": rank, "lora_alpha": alpha` => `"r": alpha, "lora_alpha": rank`
+# wrong: codes packed in bfloat16 -> quant-storage, keeps 4
+#     `"load_in_4bit": True,` => `"load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16",`
+# wrong: a function among the options -> cannot-travel
+#     `"load_in_4bit": True,` => `"load_in_4bit": True, "modules": print,`
+#     `"CAUSAL_LM"` => `"CAUSAL_LM", "exclude_modules": print`
+#     `"bf16": True,` => `"bf16": True, "label_names": print,`
 # wrong: built configurations -> wrong-type
 def quantization_options():
     from transformers import BitsAndBytesConfig
@@ -401,6 +514,51 @@ def training_options(batch, accumulation, steps, lr):
     options["per_device_train_batch_size"] = batch
     options["gradient_accumulation_steps"] = accumulation
     return options | {"warmup_steps": 0, "lr_scheduler_type": "constant", "save_strategy": "no", "logging_steps": 1}
+
+
+# right: a set of names, and numpy's numbers
+def quantization_options():
+    return {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
+            "bnb_4bit_compute_dtype": torch.bfloat16}  # fmt: skip
+
+
+def adapter_options(rank, alpha):
+    import numpy as np
+
+    targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    return {"r": np.int64(rank), "lora_alpha": np.float64(alpha), "target_modules": targets, "task_type": "CAUSAL_LM"}
+
+
+def training_options(batch, accumulation, steps, lr):
+    import numpy as np
+
+    return {"per_device_train_batch_size": np.int32(batch), "gradient_accumulation_steps": np.int64(accumulation),
+            "max_steps": np.int64(steps), "learning_rate": np.float32(lr), "optim": "paged_adamw_8bit", "bf16": True,
+            "max_grad_norm": 1.0, "weight_decay": 0.0, "lr_scheduler_type": "cosine", "warmup_steps": 3}  # fmt: skip
+
+
+# right: partials
+import functools
+
+quantization_options = functools.partial(
+    dict,
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.bfloat16,
+)
+
+
+def adapters_of(task, rank, alpha):
+    return {"r": rank, "lora_alpha": alpha, "target_modules": "all-linear", "task_type": task}
+
+
+adapter_options = functools.partial(adapters_of, "CAUSAL_LM")
+
+
+def training_options(batch, accumulation, steps, lr, *, optim="paged_adamw_8bit"):
+    return {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "max_steps": steps,
+            "learning_rate": lr, "optim": optim, "bf16": True}  # fmt: skip
 
 
 # right: a regular expression, libraries' own constants

@@ -7,8 +7,8 @@
 
 So a check leaves nothing behind but its own name, and no helper of a student's that is called ``cases`` is in its way.
 It reads the answers that it names, and besides these only what it imports and what the lab's setup cells made. Behind a
-``*`` stand the earlier answers that it ``needs``: they are asked where something is wrong, and one may be missing. In a
-judge, which runs a check where the student's code is not, answers are stand-ins (``answers.elsewhere``).
+``*`` stand the earlier answers that it ``needs``, asked where something is wrong, and what a run made: one may be
+missing. In a judge, which runs a check where the student's code is not, answers are stand-ins (``answers.elsewhere``).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ HINTS = {  # part of what an answer's error says: what it means here
     "shape '[-1, 2]' is invalid": "The number of codes may be odd",
     "view size is not compatible": "A transpose does not lie row after row in memory: reshape reads it",
     "is invalid for input of size": "A tensor need not be a multiple of the block; the last may be short",
+    "view size is not compatible": "A weight may be a transposed view; reshape copies where view cannot",
     "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",
 }
 
@@ -50,12 +51,16 @@ class Weight(NamedTuple):
     dtype: torch.dtype = torch.float32
     block: int = 64
     seed: int = 0
+    turned: bool = False  # a transposed view
 
     @property
     def text(self) -> str:
-        return f"a {str(self.dtype)[6:]} weight of {tuple(self.shape)}, blocks of {self.block}"
+        turned = " that is a transposed view" * self.turned
+        return f"a {str(self.dtype)[6:]} weight of {tuple(self.shape)}{turned}, blocks of {self.block}"
 
     def tensor(self) -> Tensor:
+        if self.turned:
+            return random_weight(self.shape[::-1], self.dtype, self.seed).t()
         return random_weight(self.shape, self.dtype, self.seed)
 
 

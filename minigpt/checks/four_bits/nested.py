@@ -1,6 +1,7 @@
 """Judging the double quantization that a student wrote; the truth is bitsandbytes on a CPU.
 
     quantizes(quantize_absmax, weight)       absmax in 8 bits
+    alike(quantize_absmax, n)                n of them that are equal
     restores(dequantize_absmax, weight)      and back
 
 bitsandbytes 0.50 rounds to 8 bits with a coarse look-up on a CPU: a few codes in a thousand are not the nearest, but
@@ -26,6 +27,7 @@ from minigpt.checks.verdict import Wrong
 
 knows(__name__)
 TABLES = {"signed": bnb.create_dynamic_map(), "unsigned": bnb.create_dynamic_map(signed=False)}  # each (256,) float32
+OTHERS = {name: table**3 for name, table in TABLES.items()}  # no table of anybody's
 BLOCK, OFF = 256, 0.005  # absmax values that share a second one; share of codes that may be off by one
 RESTORED = 1e-2  # how far absmax may be off after 8 bits, relative
 
@@ -49,6 +51,23 @@ def quantizes(quantize_absmax: Callable, weight: Weight) -> None:
     close(decoded, absmax, f"{what}, after your codes", rtol=RESTORED, atol=0)
 
 
+def quantizes_all(quantize_absmax: Callable, case: Weight | int) -> None:
+    """``quantizes`` of a weight, or ``alike`` of a number of values."""
+    (alike if isinstance(case, int) else quantizes)(quantize_absmax, case)
+
+
+def alike(quantize_absmax: Callable, n: int) -> None:
+    """``n`` absmax values that are all alike: nothing is left to scale, and they come back as they are."""
+    what, absmax = f"{n} absmax values that are all 0.5", torch.full((n,), 0.5)
+    got = ask(quantize_absmax, absmax, TABLES)
+    if not isinstance(got, (tuple, list)) or len(got) != 3:
+        raise Wrong("no-triple", f"{what}: quantize_absmax returns {show(got)}; (codes, absmax2, offset) are asked for")
+    codes, second, offset = got
+    codes = vector(codes, n, torch.uint8, f"{what}: codes")
+    second = vector(second, -(-n // BLOCK), torch.float32, f"{what}: absmax2")
+    close(_decode(codes, second, _one_offset(offset, second, what)), absmax, f"{what}, and back", rtol=0, atol=0)
+
+
 def restores(dequantize_absmax: Callable, weight: Weight) -> None:
     """``dequantize_absmax(codes, absmax2, offset, tables)`` -> absmax."""
     state = _stored(weight, double=True)
@@ -56,11 +75,15 @@ def restores(dequantize_absmax: Callable, weight: Weight) -> None:
     what = f"{len(state.absmax):,} absmax values, restored"
     second_only = {"one-a-block": ("one for each block of 256", -(-len(state.absmax) // BLOCK))}
     asked = asked_first(
-        [partial(ask, dequantize_absmax, *parts, TABLES), partial(follows_device, dequantize_absmax, *parts, TABLES)]
-    )
+        [partial(ask, dequantize_absmax, *parts, TABLES), partial(ask, dequantize_absmax, *parts, OTHERS),
+         partial(follows_device, dequantize_absmax, *parts, TABLES)]
+    )  # fmt: skip
     back = vector(next(asked), len(state.absmax), torch.float32, what, second_only)
     truth = bnb.dequantize_blockwise(state.absmax, state.state2) + state.offset
     close(back, truth, what, rtol=1e-6, atol=0, wrong=_restored_slips(*parts))
+    right = OTHERS["signed"][parts[0].long()] * parts[1].repeat_interleave(BLOCK)[: len(truth)] + parts[2]
+    fixed = {"other-table": ("the values are those of bitsandbytes' table, whatever table is given", truth)}
+    close(next(asked), right, f"{what}, by another table", rtol=1e-6, atol=0, wrong=fixed)
     next(asked)
 
 

@@ -108,7 +108,15 @@ def restores(dequantize: Callable, weight: Weight) -> None:
     what = f"a weight of {tuple(weight.shape)}, blocks of {weight.block}, as {str(weight.dtype)[6:]}"
     shape = torch.Size(weight.shape)
     inputs = (*_stored(weight), NF4, shape, weight.dtype, weight.block)
-    asked = asked_first([partial(ask, dequantize, *inputs), partial(follows_device, dequantize, *inputs)])
+    other = NF4**3
+    by_other = *inputs[:2], other, *inputs[3:]
+    asked = asked_first(
+        [
+            partial(ask, dequantize, *inputs),
+            partial(ask, dequantize, *by_other),
+            partial(follows_device, dequantize, *inputs),
+        ]
+    )
     got = tensor(next(asked), what)
     if got.shape != shape and got.shape[::-1] != shape:
         flat = got.ndim == 1 and got.numel() == shape.numel()
@@ -118,6 +126,11 @@ def restores(dequantize: Callable, weight: Weight) -> None:
         )
     wrong = _restoring_slips(*_stored(weight), weight)
     close(got, _restored(weight).view(shape), what, rtol=0, atol=0, dtype=weight.dtype, wrong=wrong)
+    codes, absmax, *_ = inputs
+    scale = absmax.repeat_interleave(weight.block)[: len(codes)]
+    by_nf4, right = ((table[codes.int()] * scale).to(weight.dtype).view(shape) for table in (NF4, other))
+    fixed = {"other-table": ("the values are NF4's, whatever table is given", by_nf4)}
+    close(next(asked), right, f"{what}, another table", rtol=0, atol=0, dtype=weight.dtype, wrong=fixed)
     next(asked)
 
 

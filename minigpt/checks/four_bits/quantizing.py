@@ -2,7 +2,8 @@
 
     table(codebook, end)           16 values from normal quantiles
     blocks(quantize, weight)       codes and absmax of a random weight
-    edges(quantize)                ties and weights next to one, tiny weights, a block of zeros
+    by_table(quantize, code)       the same with another table
+    edges(quantize)                ties and weights next to one, tiny weights, blocks of zeros
 
 Where answer and truth differ, the answer is compared with what each known slip would give.
 
@@ -88,19 +89,36 @@ def blocks(quantize: Callable, weight: Weight, code: Tensor = NF4) -> None:
     judge(quantize, weight.tensor(), code, weight.block, what)
 
 
+def by_table(quantize: Callable, code: Tensor) -> None:
+    blocks(quantize, Weight((30, 70), seed=5), code)
+
+
 def edges(quantize: Callable) -> None:
-    """What common weights do not show: ties, the rounding of 1 / absmax, tiny weights, a block of zeros."""
+    """What common weights do not show: ties, the rounding of 1 / absmax, tiny weights, blocks of zeros."""
     middle = (NF4[1:].double() + NF4[:-1].double()) / 2
     ties = middle[middle == middle.float()].float()  # absmax is 1, so each of these is x itself
     judge(quantize, torch.cat([torch.ones(1), ties]), NF4, 64, "weights halfway between two codes")
     judge(quantize, sensitive(), NF4, 64, "weights next to the middle of two codes")
     judge(quantize, random_weight((20, 64), seed=3, size=1e-30), NF4, 64, "weights around 1e-30")
-    weight, what = random_weight((4, 64), seed=5), "a weight whose second block is zeros"
-    weight[1] = 0
-    codes, absmax = _pair(ask(quantize, weight, NF4, 64), what)
-    codes, absmax = vector(codes, 256, torch.uint8, f"{what}: codes"), vector(absmax, 4, None, f"{what}: absmax")
-    if codes.max() > 15 or (NF4[codes[64:128].long()] * absmax[1]).any():
+    _zeros(quantize, [1], "a weight whose second block is zeros")
+    _zeros(quantize, [0, 3], "a weight whose first and last blocks are zeros, the last of them short")
+    _zeros(quantize, [0, 1, 2, 3], "a weight of zeros")
+
+
+def _zeros(quantize: Callable, empty: list[int], what: str) -> None:
+    """Four blocks, the last a short one; those in ``empty`` are zeros, and decode to zeros. Their codes are free."""
+    weight = F.pad(random_weight(240, seed=5), (0, 16)).view(4, 64)
+    weight[empty] = 0
+    flat = weight.flatten()[:240]
+    codes, absmax = _pair(ask(quantize, flat, NF4, 64), what)
+    codes, absmax = vector(codes, 240, torch.uint8, f"{what}: codes"), vector(absmax, 4, None, f"{what}: absmax")
+    right, truth = rounded(flat, NF4)
+    zeros = torch.zeros(256, dtype=torch.bool).view(4, 64).index_fill(0, torch.tensor(empty), True).flatten()[:240]
+    scale = absmax.repeat_interleave(64)[:240]
+    if codes.max() > 15 or (NF4[codes.long()] * scale)[zeros].any():
         raise Wrong("zeros", f"{what}: it does not decode to zeros")
+    if (codes != right)[~zeros].any() or (absmax != truth.double())[[i for i in range(4) if i not in empty]].any():
+        raise Wrong("zeros-elsewhere", f"{what}: the blocks beside it are not what they are without it")
 
 
 def sensitive() -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import update_wrapper
 
 from minigpt.checks import answers, closing
-from minigpt.checks.calling import name_of
+from minigpt.checks.calling import call, name_of
 from minigpt.checks.closing import by_hand
 from minigpt.checks.verdict import Wrong
 
@@ -25,10 +25,10 @@ _probing: list[int] = []  # of each probe that runs, how many answers run with i
 
 
 class Probe:
-    """A function that is called where its arguments live, with the book closed and silenced."""
+    """A function that is called where its arguments live, silenced, and with the book closed unless it is ``open``."""
 
-    def __init__(self, function: Callable) -> None:
-        self.function = function
+    def __init__(self, function: Callable, open: bool = False) -> None:
+        self.function, self.open = function, open
         update_wrapper(self, function)
 
     def by_name(self) -> tuple[str, str]:
@@ -47,12 +47,18 @@ class Probe:
                 _probing.pop()
 
         run.__name__ = name_of(args[0]) if args else "the answer"
-        return by_hand(run, building=True, twice=False, untouched=False, none_ok=True)
+        options = dict(twice=False, untouched=False, none_ok=True)
+        return call(run, **options) if self.open else by_hand(run, building=True, **options)
 
 
 def probe(function: Callable) -> Probe:
     """A probe of this function."""
     return Probe(function)
+
+
+def open_probe(function: Callable) -> Probe:
+    """A probe of this function, for answers that are made of what a closed book would refuse."""
+    return Probe(function, open=True)
 
 
 def is_probing() -> bool:

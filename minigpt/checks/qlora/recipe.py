@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from minigpt.checks.calling import call, first_sentence, name_of, silence
 from minigpt.checks.comparing import show, whole
+from minigpt.checks.probes import options as probed
 from minigpt.checks.verdict import Wrong
 from minigpt.real import OURS, SEVEN, save_tiny_llama
 
@@ -34,6 +36,15 @@ OPTIMIZERS = {
     "adamw_torch": "that is torch's AdamW, 8 bytes per parameter", "adamw_torch_fused": "that is the default: torch's "
     "AdamW, 8 bytes per parameter", "adamw_bnb_8bit": "8 bits, but not paged", "adamw_8bit": "8 bits, but not paged",
     "paged_adamw": "paged, but with 32-bit state", "paged_adamw_32bit": "paged, but with 32-bit state",
+}  # fmt: skip
+ELSEWHERE = {  # options that name a file or a module, when they are texts
+    "deepspeed", "fsdp", "fsdp_config", "accelerator_config", "logging_dir",
+    "parallelism_config", "resume_from_checkpoint", "lr_scheduler_kwargs", "optim_args", "liger_kernel_config",
+}  # fmt: skip
+TRAINED = {  # options of TrainingArguments that change what is trained, and that stay as they are
+    "max_grad_norm": "clipping", "weight_decay": "weight decay", "adam_beta1": "the first moment's decay",
+    "adam_beta2": "the second moment's decay", "adam_epsilon": "AdamW's epsilon",
+    "label_smoothing_factor": "smoothed labels", "neftune_noise_alpha": "noise on the embeddings",
 }  # fmt: skip
 
 
@@ -86,7 +97,8 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
             raise Wrong(_id(name), f"{what}: {name} is {show(found)}, {default}not {right}")
     if config.task_type != "CAUSAL_LM":
         raise Wrong("task-type", f"{what}: task_type is {config.task_type!r}; 'CAUSAL_LM' is asked for")
-    kept = dict(lora_dropout=0.0, bias="none", use_rslora=False, use_dora=False, use_qalora=False)
+    kept = dict(lora_dropout=0.0, bias="none", use_rslora=False, use_dora=False, use_qalora=False,
+                megatron_config=None)  # fmt: skip
     for name, usual in kept.items():
         if getattr(config, name) != usual:
             raise Wrong(_id(name), f"{what}: {name} is {getattr(config, name)!r}; leave it at its default, {usual!r}")
@@ -99,8 +111,11 @@ def adapters(options: Callable, case: tuple[int, int]) -> None:
     with silence():
         model = AutoModelForCausalLM.from_pretrained(_tiny(), dtype=torch.bfloat16, device_map={"": "cpu"})
         try:
-            model = get_peft_model(model, config)
-        except ValueError as error:
+            model = call(get_peft_model, model, config, twice=False, untouched=False)  # which may never end
+        except Wrong as verdict:
+            if verdict.id != "raises-valueerror":
+                raise
+            error = verdict.__cause__
             raise Wrong("peft-refuses", f"{what}: peft refuses it: {first_sentence(str(error))}") from error
     found = {name.split(".")[-1] for name, m in model.named_modules() if hasattr(m, "lora_A") and "layers." in name}
     if hasattr(model.base_model.model.lm_head, "lora_A"):
@@ -176,6 +191,10 @@ def training(options: Callable, case: tuple[int, int, int, float]) -> None:
     if not abs(arguments.learning_rate - lr) <= 1e-6 * lr:  # it may have been a float32
         default = ", the default" if "learning_rate" not in given else ""
         raise Wrong("learning-rate", f"{what}: learning_rate is {arguments.learning_rate:g}{default}, not {lr:g}")
+    usual = {field.name: field.default for field in fields(TrainingArguments)}
+    for name, thing in TRAINED.items():
+        if (found := getattr(arguments, name)) != usual[name]:
+            raise Wrong(_id(name), f"{what}: {name} is {show(found)}: {thing} is not asked for; leave it {usual[name]}")
     if arguments.fp16:
         raise Wrong("fp16", f"{what}: fp16 is on; it needs a loss scaler that bf16 does without")
     if not arguments.bf16:
@@ -195,7 +214,7 @@ def _id(option: str) -> str:
 
 
 def _dictionary(options: Callable, *args) -> dict:
-    given = call(options, *args)
+    given = probed.given(options, *args)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise Wrong("wrong-type", f"{name_of(options)} returns a {type(given).__name__}; a dictionary is asked for")
     for name, value in given.items():
@@ -203,8 +222,10 @@ def _dictionary(options: Callable, *args) -> dict:
             raise Wrong(
                 "cannot-travel",
                 f"{name_of(options)}: {name} is a {type(value).__name__}, which cannot go to another "
-                "process; give a number, a text, True or False, or a list of them",
+                "process; give a number, a text, True or False, or several of them",
             )
+        if name in ELSEWHERE and isinstance(value, str):
+            raise Wrong(_id(name), f"{name_of(options)}: {name} is {show(value)}; no other file is read: leave it out")
     return dict(given)
 
 

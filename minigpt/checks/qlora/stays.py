@@ -2,7 +2,6 @@
 
     judge(qlora_stays, (config, rank), only)                  by the meter, on transformers, peft and bitsandbytes
     judge(qlora_stays, ((matrices, others), rank), only)      by arithmetic alone, for sizes that no llama has
-    row(step, measured, model, plan, what, on_gpu)            two readings or predictions of one step, bucket by bucket
 
 What is compared is arithmetic. The meter is asked once in a process whether it is right, so nothing is kept that the
 next answer could look up.
@@ -14,11 +13,10 @@ import json
 from collections.abc import Callable, Iterable
 
 from minigpt.checks.closing import by_hand, knows
-from minigpt.checks.comparing import buckets, close
+from minigpt.checks.comparing import buckets
 from minigpt.checks.four_bits.asking import FOUR_BITS
 from minigpt.checks.naming import Hints, given
 from minigpt.checks.optimizers.moments import moment_slips, moments
-from minigpt.memory.buckets import StepMemory
 from minigpt.memory.families import Architecture
 from minigpt.memory.measured.apart import measure_apart
 from minigpt.memory.plan import TrainingPlan
@@ -79,24 +77,6 @@ def stays(matrices: list[tuple[int, int]], others: int, rank: int) -> dict[str, 
     for n in (out * width for out, width in matrices):
         frozen += n // 2 + n // 64 + 4 * _ceil(n, 64 * 256) + 4 + TABLES
     return {"frozen": frozen, "trainable": 4 * sum(sides), "gradients": 4 * sum(sides), "optimizer": moments(sides)}
-
-
-def row(step: StepMemory, measured: StepMemory, model, plan: TrainingPlan, what: str, on_gpu: bool, peak=True) -> None:
-    """The static buckets of ``step`` are those of ``measured``; the ``peak``, if asked for, to 2%.
-
-    A GPU rounds every tensor up to 512 bytes: so much more is allowed there for each of the step's tensors.
-    """
-    tensors = Architecture.of(model).tensors()
-    matrices = sum(tensor.kind == "linear" for tensor in tensors)
-    frozen = len(tensors) + 2 + 5 * matrices * (plan.method == "qlora")  # rotary: 2; a 4-bit matrix: 6 storages
-    trained = len(tensors) if plan.method == "full" else 2 * matrices
-    counts = {"weights": frozen + trained, "gradients": trained, "optimizer": 4 * trained + 2}
-    for bucket, count in counts.items():
-        mine, truth = (getattr(found.ledger, bucket) for found in (step, measured))
-        close(mine, truth, f"{what}, {bucket}", rtol=0, atol=512 * count * on_gpu)
-    if peak:
-        extra = 512 * sum(counts.values()) * on_gpu
-        close(step.peak.total, measured.peak.total, f"{what}, peak", rtol=0.02, atol=extra)
 
 
 def _ceil(n: int, group: int) -> int:

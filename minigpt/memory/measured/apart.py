@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
+import numpy
 import torch
 
 import minigpt
@@ -56,7 +57,7 @@ WATCH_SECONDS = 0.5  # between two looks of a child at whether its parent lives
 
 @dataclass(frozen=True)
 class Call:
-    """A function, "package.module:name", and its keyword arguments: what JSON holds, torch's dtypes, and KINDS."""
+    """A function, "package.module:name", and its keyword arguments: JSON, sets, numpy's numbers, dtypes, KINDS."""
 
     function: str
     arguments: dict = field(default_factory=dict)
@@ -194,8 +195,12 @@ def _encode(name: str, call: Call) -> str:
         raise ValueError(f"the call of {call.function} for {name!r} cannot be sent: {error}") from None
 
 
-def _plain(value) -> dict:
-    """One of KINDS as a dictionary; what lies inside it comes here by itself."""
+def _plain(value):
+    """One of KINDS as a dictionary; what lies inside it comes here by itself. A set arrives as a list."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, numpy.generic):
+        return value.item()
     if isinstance(value, torch.dtype):
         return {KIND: "dtype", "name": str(value).removeprefix("torch.")}
     if type(value) not in KINDS.values():
