@@ -16,7 +16,7 @@ import pytest
 from tools import ROOT, doctor, execute, place
 
 # Of os, what POSIX alone has, as Python's manual marks it, where any file of ours uses it; and modules of POSIX alone.
-LACKS = ("geteuid", "killpg", "sched_getaffinity", "sysconf")
+LACKS = ("O_CLOEXEC", "fork", "geteuid", "killpg", "sched_getaffinity", "setsid", "sysconf")
 MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios")
 POSIX = re.compile(
     r"chown|chroot|ctermid|fork\w*|get(e?[ug]id|groups|pgid|pgrp|priority|res[ug]id|sid)|initgroups|killpg|lchown|major|minor"

@@ -305,7 +305,7 @@ def accumulate(model, tokens, targets, rows):
 #     `x.detach().requires_grad_(ctx.needs_input_grad[1])` => `x.detach()`
 #     `*parameters) if tensor.requires_grad]` => `*parameters)]`
 # wrong: what it needs is on the class -> not-on-ctx, keeps 3
-#     `ctx.run, ctx.state = run, torch.get_rng_state()` => `Checkpoint.run, Checkpoint.state = run, torch.get_rng_state()`
+#     `ctx.run, ctx.state = run,` => `Checkpoint.run, Checkpoint.state = run,`
 #     `ctx.state)` => `Checkpoint.state)`
 #     `ctx.run(x)` => `Checkpoint.run(x)`
 # wrong: the state alone is on the class -> not-on-ctx, keeps 3
@@ -320,7 +320,7 @@ def accumulate(model, tokens, targets, rows):
 # wrong: what the block makes lies in the module -> keeps-beside, keeps 3
 #     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); run.cache = run.norm(x)`
 # wrong: what the block makes lies in numpy -> keeps-aside, keeps 3
-#     `ctx.save_for_backward(x, *parameters)` => `ctx.save_for_backward(x, *parameters); ctx.y = run.norm(x).numpy().copy()`
+#     `save_for_backward(x, *parameters)` => `save_for_backward(x, *parameters); ctx.y = run.norm(x).numpy().copy()`
 # wrong: the second run stays on the class -> leaks, keeps 3
 #     `        wanted = [` => `        Checkpoint.again = y; wanted = [`
 # wrong: the block is left in evaluation mode -> other-mode
@@ -498,7 +498,7 @@ class Checkpoint(torch.autograd.Function):
 # wrong: the head is scaled in place -> changes-arguments
 #     `        n, loss = ` => `        weight.mul_(1.5); weight.div_(1.25); n, loss = `
 # wrong: a float64 copy of the head waits -> pieces-kept, keeps 3
-#     `        ctx.save_for_backward(d_hidden, d_weight)` => `        ctx.save_for_backward(d_hidden, d_weight); ctx.w = weight.double()`
+#     `save_for_backward(d_hidden, d_weight)` => `save_for_backward(d_hidden, d_weight); ctx.w = weight.double()`
 # wrong: hidden's gradient of one row is missing -> differs
 #     `            d_hidden[rows] = dz @ weight` => `            d_hidden[rows] = dz @ weight; d_hidden[start] = 0`
 # wrong: torch's loss on each chunk, as torchtune -> pieces-kept, keeps 3

@@ -50,7 +50,7 @@ class Case(NamedTuple):
     n_in: int
     n_out: int
     rank: int
-    alpha: int
+    alpha: float
     bias: bool = False
     dtype: torch.dtype = torch.float32
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +90,7 @@ def as_peft(inject: Callable, case: tuple[GPTConfig, int, float]) -> None:
     sequences = torch.randint(config.vocab_size, (STEPS, 4, config.context + 1))
     batches = [(rows[:, :-1], rows[:, 1:]) for rows in sequences]
     mine = adapting.trained(inject, copy.deepcopy(model), rank, alpha, draws, batches, RATE)
-    theirs = get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(linears)))
+    theirs: Any = get_peft_model(model, LoraConfig(r=rank, lora_alpha=int(alpha), target_modules=list(linears)))
     for name, A in draws.items():
         theirs.base_model.model.get_submodule(name).lora_A["default"].weight.data.copy_(A)
     optimizer = torch.optim.AdamW([p for p in theirs.parameters() if p.requires_grad], lr=RATE)

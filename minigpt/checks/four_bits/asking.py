@@ -29,7 +29,6 @@ from minigpt.optim import blockwise
 HINTS = {  # part of what an answer's error says: what it means here
     "p must be in the range": "The quantiles of 0 and of 1 are infinite; stop at end",
     "shape '[-1, 2]' is invalid": "The number of codes may be odd",
-    "view size is not compatible": "A transpose does not lie row after row in memory: reshape reads it",
     "is invalid for input of size": "A tensor need not be a multiple of the block; the last may be short",
     "view size is not compatible": "A weight may be a transposed view; reshape copies where view cannot",
     "shape of the mask": "A uint8 index is taken for a mask; index with codes.int()",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import bitsandbytes.functional as bnb
 import torch
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
     dry: bool
 
 
-def restored(*functions_and_double: Callable, setting: Setting) -> None:
+def restored(*functions_and_double: Any, setting: Setting) -> None:
     *functions, double = functions_and_double
     matrices, kind = _matrices(setting), "with double quantization" if double else "NF4"
     made = probed.through(tuple(functions), list(matrices.values()), NF4, BLOCK, TABLES if double else None)
@@ -72,7 +72,7 @@ def costs(added, before, name: str, setting: Setting) -> None:
         close(added[name][i], more, f"{name}, added bits per byte in batch {i} of the text", rtol=0, atol=2e-3)
 
 
-def counted(four_bit_bytes: Callable, *functions_and_double: Callable, setting: Setting) -> None:
+def counted(four_bit_bytes: Callable, *functions_and_double: Any, setting: Setting) -> None:
     *functions, double = functions_and_double
     matrices, kind = _matrices(setting), "double" if double else "plain"
     made = probed.through(tuple(functions), list(matrices.values()), NF4, BLOCK, TABLES if double else None)

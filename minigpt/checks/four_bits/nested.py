@@ -53,7 +53,10 @@ def quantizes(quantize_absmax: Callable, weight: Weight) -> None:
 
 def quantizes_all(quantize_absmax: Callable, case: Weight | int) -> None:
     """``quantizes`` of a weight, or ``alike`` of a number of values."""
-    (alike if isinstance(case, int) else quantizes)(quantize_absmax, case)
+    if isinstance(case, int):
+        alike(quantize_absmax, case)
+    else:
+        quantizes(quantize_absmax, case)
 
 
 def alike(quantize_absmax: Callable, n: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import update_wrapper
+from typing import Any
 
 from minigpt.checks import answers, closing
 from minigpt.checks.calling import call, name_of
@@ -47,7 +48,7 @@ class Probe:
                 _probing.pop()
 
         run.__name__ = name_of(args[0]) if args else "the answer"
-        options = dict(twice=False, untouched=False, none_ok=True)
+        options: dict[str, Any] = dict(twice=False, untouched=False, none_ok=True)
         return call(run, **options) if self.open else by_hand(run, building=True, **options)
 
 

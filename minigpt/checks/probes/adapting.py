@@ -11,6 +11,7 @@ A fill is (A, B) by a layer's full name; a draw is an A.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ Fills = Mapping[str, tuple[Tensor, Tensor]]
 
 @probe
 def injected(
-    inject: Callable, model: nn.Module, rank: int, alpha: float, targets: list[str] | None, tokens: Tensor, fills: Fills
+    inject: Callable, model: Any, rank: int, alpha: float, targets: list[str] | None, tokens: Tensor, fills: Fills
 ) -> dict:
     names = _inject(inject, model, rank, alpha, targets)
     adapted = _adapted(model)
@@ -59,7 +60,7 @@ def sizes(inject: Callable, model: nn.Module, rank: int, alpha: float) -> dict[s
 
 @probe
 def trained(
-    inject: Callable, model: nn.Module, rank: int, alpha: float, draws: Mapping[str, Tensor], batches: list, lr: float
+    inject: Callable, model: Any, rank: int, alpha: float, draws: Mapping[str, Tensor], batches: list, lr: float
 ) -> list[float]:
     _inject(inject, model, rank, alpha, None)
     with torch.no_grad():

@@ -8,6 +8,7 @@ The record has logits only where every adapter is of the shape of its A and B.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,9 @@ def assembled(
     if not isinstance(made, GPT):
         return said
     layers = {name: made.get_submodule(name) for name in adapters}
-    pairs = {name: [getattr(layer, part, None) for part in ("lora_A", "lora_B")] for name, layer in layers.items()}
+    pairs: dict[str, list[Any]] = {
+        name: [getattr(layer, part, None) for part in ("lora_A", "lora_B")] for name, layer in layers.items()
+    }
     said |= {
         "layers": {name: _layer(made.get_submodule(name)) for name in (*adapters, "lm_head")},
         "tied": getattr(made.lm_head, "weight", None) is made.token_embedding.weight,

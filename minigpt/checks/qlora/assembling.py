@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +177,7 @@ def _outputs(said: dict, plain: GPT, adapters: dict, tokens: Tensor, scale: floa
         for name, (A, B) in adapters.items():
             plain.get_parameter(f"{name}.weight").data += scale * B @ A
         adapted = plain(tokens)
-    near = dict(rtol=3e-2, atol=3e-2)
+    near: dict[str, Any] = dict(rtol=3e-2, atol=3e-2)
     which = "at the start, beside those of the dequantized base"
     close(unless_wrong(said.get("start")), start, f"{what}: the logits {which}", **near)
     idle = {"adapters-idle": ("the adapters change nothing", start)}

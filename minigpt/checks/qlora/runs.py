@@ -79,4 +79,4 @@ def _made(method: str, setting: Setting) -> GPT:
 
 @cache
 def _text() -> list[Batch]:
-    return pair_batches(docstring_pairs("validation", SEQ_LEN - 1)[:PAIRS], BATCH, SEQ_LEN, seed=None)
+    return list(pair_batches(docstring_pairs("validation", SEQ_LEN - 1)[:PAIRS], BATCH, SEQ_LEN, seed=None))

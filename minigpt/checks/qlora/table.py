@@ -9,7 +9,7 @@ predicted twice, cannot be seen here.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minigpt.checks.comparing import close
 from minigpt.checks.probes import models as probed
@@ -54,7 +54,7 @@ def row(predicted, measured, name: str, setting: Setting) -> None:
 
 def _plan(method: str, setting: Setting) -> TrainingPlan:
     """As the lab's cells have it."""
-    size = dict(
+    size: dict[str, Any] = dict(
         batch=BATCH, seq_len=setting.seq_len, rank=RANK, optimizer_loop="foreach" if setting.on_gpu else "single"
     )
     if method == "full":
@@ -65,7 +65,7 @@ def _plan(method: str, setting: Setting) -> TrainingPlan:
     if method == "QLoRA":
         return qlora
     if method == "QLoRA Unsloth":
-        its_own = dict(optimizer="adamw8bit") if setting.on_gpu else dict(optimizer_loop="fused")
+        its_own: dict[str, Any] = dict(optimizer="adamw8bit") if setting.on_gpu else dict(optimizer_loop="fused")
         return replace(qlora, kbit_preparation=False, adapter_dtype="same", **its_own)
     checkpointing = "reentrant" if method == "QLoRA Trainer" else "none"
     return replace(qlora, precision="bf16-autocast", optimizer="adamw8bit", checkpointing=checkpointing)
