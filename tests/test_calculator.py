@@ -120,7 +120,9 @@ def test_every_choice_gives_a_bar_or_the_sentence_that_predict_refuses_it_with(c
 def test_recipes_refuse_only_the_methods_they_lack_whatever_the_checkpointing(like, method):
     for checkpointing in CHECKPOINTING:
         answer = Answer.to(Choice("qwen2.5-0.5b", method, like, checkpointing=checkpointing))
-        assert bool(answer.refusal) == ((like, method) == ("unsloth", "full")), answer.refusal
+        # In float32 no fused kernel takes this model's grouped heads; with its mask a policy by products is refused.
+        grouped = checkpointing == "selective" and method == "qlora" and like in ("textbook", "hf-trainer", "script")
+        assert bool(answer.refusal) == (grouped or (like, method) == ("unsloth", "full")), answer.refusal
         if checkpointing != OWN and not answer.refusal:
             assert answer.plan.checkpointing == checkpointing
 

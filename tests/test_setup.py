@@ -29,7 +29,7 @@ COURSE = [
     "papermill",
 ]
 TARGETS = [
-    *("run", "site", "test", "test-quick", "lint", "coverage", "lab", "check", "notebooks", "grade"),
+    *("run", "site", "test", "test-quick", "lint", "coverage", "lab", "check", "notebooks", "grade", "attacks"),
     *("formgrader", "colab", "doctor", "base"),
     *("bench", "accuracy", "fuzz", "clean", "help"),
 ]

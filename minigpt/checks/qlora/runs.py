@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from minigpt.base import load_base
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import same
 from minigpt.checks.probes import models as probed
 from minigpt.checks.training import validation_fell
@@ -24,6 +25,7 @@ from minigpt.lora import inject
 from minigpt.model import GPT, GPTConfig
 from minigpt.nf4 import quantize_model
 
+knows(__name__)
 RANK, ALPHA = 8, 16
 PAIRS, BATCH, SEQ_LEN = 48, 8, 96
 MARGIN = 0.05  # nats per target token, the loss's own unit: 1 nat is 1 / ln 2 = 1.44 bits

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close
 from minigpt.checks.probes import models as probed
 from minigpt.checks.qlora.runs import BATCH, RANK
@@ -20,6 +21,7 @@ from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.step import predict
 from minigpt.model import GPTConfig
 
+knows(__name__)
 ROWS = [f"{who}, {method}" for who in ("MiniGPT", "llama") for method in ("full", "LoRA", "QLoRA")]
 ROWS += ["llama, QLoRA Trainer", "llama, QLoRA kept"]
 UNSLOTH = "llama, QLoRA Unsloth"  # a row more, where it is installed
