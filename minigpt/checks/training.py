@@ -153,11 +153,13 @@ def micro_batches(counts: tuple[int, ...]) -> list[Batch]:
 
 
 def validation_fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
-    """The loss of ``model`` on ``batches`` must be ``margin`` nats below that of ``start``; returns both.
+    """``fell`` of a ``model`` that may live elsewhere: it is built as ``start`` is, and only its weights come here."""
+    return fell(fetched(model, start), start, batches, margin)
 
-    ``model`` may live elsewhere: then it must be built as ``start`` is, and only its weights come here.
-    """
-    before, after = evaluate(start, batches), evaluate(fetched(model, start), batches)
+
+def fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
+    """The loss of ``model`` on ``batches`` must be ``margin`` nats below that of ``start``; returns both."""
+    before, after = evaluate(start, batches), evaluate(model, batches)
     if not after < before - margin:
         raise Wrong(
             "did-not-fall",

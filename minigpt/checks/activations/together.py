@@ -52,7 +52,7 @@ def fell(model: Any, start: nn.Module, batches, margin: float) -> None:
     except (RuntimeError, TypeError, AttributeError):
         raise Wrong("other-model", "a trained model has other tensors than the one that the lab starts from: run all "
                                    "cells of part 8, in order") from None  # fmt: skip
-    training.validation_fell(mine, start, batches, margin)
+    training.fell(mine, start, batches, margin)
 
 
 def alike(accumulate: Callable, checkpoint: Any, chunked: Any, case: tuple[GPT, Tensor, Tensor]) -> None:

@@ -24,7 +24,7 @@ from minigpt.checks.adapters.layer import Case, shaped, values
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import buckets, close, same, show
 from minigpt.checks.probes import adapting, layers, models, unless_wrong
-from minigpt.checks.training import validation_fell
+from minigpt.checks.training import fell
 from minigpt.checks.verdict import Wrong
 from minigpt.data import Batch
 from minigpt.memory.plan import TrainingPlan
@@ -40,7 +40,7 @@ def learned(trained, start: GPT, batches: list[Batch], margin: float, alpha: flo
     if not isinstance(trained, Mapping) or "full" not in trained or len(trained) < 2:
         raise Wrong("not-run", f"models is {show(trained)}: run all cells of the training, in order")
     for name, model in trained.items():
-        validation_fell(_plain(name, models.weights(model), start, alpha, cls), start, batches, margin)
+        fell(_plain(name, models.weights(model), start, alpha, cls), start, batches, margin)
 
 
 def _plain(name: str, weights, start: GPT, alpha: float, cls: Callable) -> GPT:

@@ -18,7 +18,7 @@ from minigpt.base import load_base
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import same
 from minigpt.checks.probes import models as probed
-from minigpt.checks.training import validation_fell
+from minigpt.checks.training import fell
 from minigpt.checks.verdict import Wrong
 from minigpt.data import Batch, docstring_pairs, pair_batches
 from minigpt.lora import inject
@@ -58,7 +58,7 @@ def learned(models, method: str, setting: Setting) -> None:
             right.data.copy_(weight)
         elif not same(weight, right):
             raise Wrong("base-changed", f"{method}: training has changed {name}, which is frozen")
-    validation_fell(own, _start(setting), _text(), MARGIN)
+    fell(own, _start(setting), _text(), MARGIN)
 
 
 def _start(setting: Setting) -> GPT:
