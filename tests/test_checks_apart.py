@@ -18,7 +18,7 @@ import torch
 
 from minigpt.checks import naming, training
 from minigpt.checks.activations import blocks
-from minigpt.checks.adapters import counts, layer
+from minigpt.checks.adapters import counts, truths
 from minigpt.checks.allocating import sizes as requests
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
@@ -127,7 +127,7 @@ ELSEWHERE = {
     "storage.bit_mistakes": "below: what mistakes give, as values",
     "counts.regime_mistakes": "below: what mistakes give, as values",
     "training._mistakes": "below: what mistakes weigh the micro-batches with",
-    "layer.scales": "below: what mistakes scale with",
+    "truths.scales": "below: what mistakes scale with",
     "moments.moment_slips": "a part of storage.state_slips",
     "storage._eight_bit_slips": "a part of storage.state_slips",
     "storage._adamw_slips": "a part of storage.static_slips", "storage._lion_slips": "a part of storage.static_slips",
@@ -280,7 +280,7 @@ def test_no_two_mistakes_about_a_regime_give_one_value(case):
 @pytest.mark.parametrize("rank, alpha", [(3, 12), (5, 2), (8, 10), (4, 10), (3, 10), (5, 8)])
 def test_no_two_scalings_of_a_labs_case_are_one(rank, alpha):
     """Hidden cases with alpha 1, where alpha and no scaling are one, come after these."""
-    assert alike({id: scale for id, (_, scale) in layer.scales(rank, alpha).items()}, alpha / rank) == []
+    assert alike({id: scale for id, (_, scale) in truths.scales(rank, alpha).items()}, alpha / rank) == []
 
 
 @pytest.mark.parametrize("sizes", [(11, 2, 5), (1, 9, 3, 3, 20)])

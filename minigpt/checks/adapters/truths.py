@@ -51,6 +51,8 @@ def scales(rank: int, alpha: float) -> Hints:
         "scale-no-alpha": ("scaled by 1 / rank: alpha is forgotten", 1 / rank),
         "scale-whole": ("scaled by alpha // rank, which loses what is behind the point", float(alpha // rank)),
     }
+    if scales["scale-whole"][1] == 1:  # as without any scaling
+        del scales["scale-whole"]
     others = {id: (sentence, scale) for id, (sentence, scale) in scales.items() if not math.isclose(scale, right)}
     return {id: hint for id, hint in others.items() if hint[1]}  # with zero nothing is left to see
 
