@@ -105,7 +105,8 @@ class Box:
         self.packages, self.hidden = [path.resolve() for path in packages], hidden
         self.more = dict(more or {})
         short = "/tmp" if os.path.isdir("/tmp") else None  # a socket's path has 107 characters at most
-        self.folder = Path(tempfile.mkdtemp(prefix="box-", dir=short))
+        self._made = tempfile.TemporaryDirectory(prefix="box-", dir=short, ignore_cleanup_errors=True)
+        self.folder = Path(self._made.name)
         self.mark, self.group = uuid.uuid4().hex, Group(MEMORY, PROCESSES) if held else None
         for name in ("sockets", "box", "home", "tmp"):
             (self.folder / name).mkdir()
@@ -199,7 +200,7 @@ class Box:
                 with contextlib.suppress(psutil.Error, OSError):
                     if process.environ().get(MARK) == self.mark:
                         process.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._made.cleanup()
 
 
 def fenced(read: Sequence[str], write: Sequence[str]) -> list[str]:

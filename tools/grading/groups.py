@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
+import uuid
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -32,8 +32,9 @@ class Group:
     def _make(self, parent: Path, limits: dict[str, int]) -> None:
         if os.name != "posix" or os.geteuid():
             return
+        folder = parent / f"box-{uuid.uuid4().hex}"
         try:
-            folder = Path(tempfile.mkdtemp(prefix="box-", dir=parent))
+            folder.mkdir(mode=0o700)
         except OSError:
             return
         self.folders.append(folder)
