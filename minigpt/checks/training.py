@@ -157,7 +157,12 @@ def validation_fell(model: nn.Module, start: nn.Module, batches, margin: float) 
 
     ``model`` may live elsewhere: then it must be built as ``start`` is, and only its weights come here.
     """
-    before, after = evaluate(start, batches), evaluate(fetched(model, start), batches)
+    return fell(fetched(model, start), start, batches, margin)
+
+
+def fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
+    """As ``validation_fell``, of a model of the judge's own, which may be built otherwise than ``start``."""
+    before, after = evaluate(start, batches), evaluate(model, batches)
     if not after < before - margin:
         raise Wrong(
             "did-not-fall",
