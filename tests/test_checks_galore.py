@@ -55,20 +55,22 @@ def test_the_steps_are_those_that_galore_torch_recorded(shape):
 )
 def test_the_courses_optimizer_passes(run):
     def step(W, G, state, lr, rank, gap, scale, betas, eps):
-        if "W" not in kept:
-            kept["W"] = nn.Parameter(W)
-            group = dict(params=[kept["W"]], rank=rank, update_proj_gap=gap, scale=scale)
-            kept["optimizer"] = GaLoreAdamW([group], lr=lr, betas=betas, eps=eps)
-        kept["W"].grad = G
-        kept["optimizer"].step()
-        found = kept["optimizer"].state[kept["W"]]
+        if id(state) not in kept:  # which keeps the state too, so that no other one gets its id
+            parameter = nn.Parameter(W)
+            group = dict(params=[parameter], rank=rank, update_proj_gap=gap, scale=scale)
+            kept[id(state)] = parameter, GaLoreAdamW([group], lr=lr, betas=betas, eps=eps), state
+        parameter, optimizer, _ = kept[id(state)]
+        parameter.grad = G
+        optimizer.step()
+        found = optimizer.state[parameter]
         state.update(P=found.get("left", found.get("right")), m=found["exp_avg"], v=found["exp_avg_sq"])
 
     with pytest.MonkeyPatch.context() as patch:  # here the course is what is judged
         patch.setattr(
             steps, "by_hand", lambda function, *args, twice, untouched, none_ok, **more: function(*args, **more)
         )
-        patch.setattr(steps, "taken", steps.taken.function)
+        for name in ("taken", "taken_in_turn"):
+            patch.setattr(steps, name, getattr(steps, name).function)
         for judge in (stepping.follows, stepping.renews, stepping.holds):
             kept = {}
             judge(step, run)

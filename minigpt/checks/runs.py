@@ -87,7 +87,7 @@ def loaded(said: dict[str, Tensor], into: nn.Module, what: str) -> nn.Module:
 
 
 def learned(model: nn.Module, begun: Beginning, margin: float, draw: int, what: str) -> float:
-    """Its loss on held-out pairs, in nats per token; it must be ``margin`` below that of the start."""
+    """Loss on held-out pairs, in nats per token, of a model of the judge's; it must be ``margin`` below the start's."""
     try:
         return training.fell(model, begun.model(), begun.held_out(draw), margin)[1]
     except Wrong as wrong:

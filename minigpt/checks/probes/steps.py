@@ -19,7 +19,10 @@ from minigpt.checks.verdict import Wrong
 @probe
 def taken(step: Callable, W: Tensor, gradients: list[Tensor], options: dict, state: dict | None = None) -> list:
     """For each step W, G, ``state`` and what was returned; where a step fails, its Wrong is the last."""
-    state = {} if state is None else state
+    return _steps(step, W, gradients, options, {} if state is None else state)
+
+
+def _steps(step: Callable, W: Tensor, gradients: list[Tensor], options: dict, state: dict) -> list:
     told: list = []
     for i, G in enumerate(gradients):
         with torch.no_grad():
@@ -39,7 +42,7 @@ def taken_in_turn(step: Callable, runs: list[tuple[Tensor, list[Tensor]]], optio
     for i in range(len(runs[0][1])):
         for (W, gradients), state, said in zip(runs, states, told):
             if not said or isinstance(said[-1], dict):
-                (one,) = taken.function(step, W, [gradients[i]], options, state)
+                (one,) = _steps(step, W, [gradients[i]], options, state)
                 copies = {name: value.clone() if type(value) is Tensor else value for name, value in state.items()}
                 said.append(one if isinstance(one, Wrong) else one | {"state": copies})
     return told
