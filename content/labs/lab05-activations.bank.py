@@ -584,9 +584,11 @@ class Chunked(torch.autograd.Function):
 #     `((16 * L + 2) * u + 3 * logits)` => `((16 * L + 2) * u + logits)`
 # wrong: all gradients over all activations -> gradients-too, keeps 2
 #     `return room // ((16` => `return max(0, room - 4 * (V * C + config.context * C + 12 * L * C * C)) // ((16`
-# wrong: the open block alone -> no-loss, keeps 1
+# wrong: the open block alone -> no-first, keeps 1
 #     `        room // ((L + 2) * u + 3 * logits),` => `        room,`
 #     `        max(0, room - others) // (21 * u),` => ``
+# wrong: the loss forgotten -> no-loss, keeps 1
+#     `        room // ((L + 2) * u + 3 * logits),` => ``
 # wrong: the loss alone -> loss-alone, keeps 1
 #     `        room // ((L + 20) * u),` => `        room,`
 #     `        max(0, room - others) // (21 * u),` => ``

@@ -97,12 +97,11 @@ def checkpoint_keeps(checkpoint: Any, block: nn.Module, x: Tensor, pull: Tensor)
 
     _, aside = python_bytes(lambda: _named(run, checkpoint))
     with Watch(block.parameters(), (x, pull)) as watch:
-        y = _named(run, checkpoint)
-        if not isinstance(y, Tensor) or not y.requires_grad:
+        made = [_named(run, checkpoint)]  # under no name here: who looks at this frame meanwhile would keep it
+        if not isinstance(made[0], Tensor) or not made[0].requires_grad:
             return {"function": True, "graph": False}
-        said = {"kept": watch.kept, "copied": watch.copied, "beside": watch.alive(y), "aside": aside}
-        by_hand(y.backward, pull, twice=False, untouched=False, none_ok=True)
-        del y
+        said = {"kept": watch.kept, "copied": watch.copied, "beside": watch.alive(made[0]), "aside": aside}
+        by_hand(made.pop().backward, pull, twice=False, untouched=False, none_ok=True)
         after = watch.alive(x.grad, *(parameter.grad for parameter in block.parameters()))
     return {"function": True, "graph": True, **said, "after": after}
 
