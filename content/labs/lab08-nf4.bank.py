@@ -517,6 +517,14 @@ def dequantize(codes, absmax, code, shape, dtype, block):
 #     `.clamp(min=1e-38)` => ``
 #     `torch.uint8), absmax2, offset` => `torch.uint8), torch.where(absmax2 > 0, absmax2, 1.0), offset`
 # wrong: bitsandbytes' own table, whatever is given -> other-table, keeps 2
+OWN = bnb.create_dynamic_map()
+
+
+def dequantize_absmax(codes, absmax2, offset, tables):
+    return OWN.to(codes.device)[codes.int()] * absmax2.repeat_interleave(256)[: len(codes)] + offset
+
+
+# wrong: asks the course for its table -> asks-course, keeps 2
 def dequantize_absmax(codes, absmax2, offset, tables):
     from minigpt.scales import dynamic_map
 

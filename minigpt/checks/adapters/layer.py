@@ -19,6 +19,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 from minigpt.checks.adapters.truths import fill, peft_layer, scales, turned, values
 from minigpt.checks.calling import explained
-from minigpt.checks.closing import knows
+from minigpt.checks.closing import asked_first, knows
 from minigpt.checks.comparing import close, same
 from minigpt.checks.naming import given
 from minigpt.checks.probes import layers, unless_wrong
@@ -81,7 +82,12 @@ def outputs(cls: Callable, case: Case) -> None:
     if case.bias and case.dtype == torch.float32:
         x = x.transpose(0, 1).contiguous().transpose(0, 1)
     again = _other_values(case)
-    said = layers.run(cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull, again)
+    one = torch.randn(1, case.n_in, dtype=case.dtype)
+    asked = asked_first(
+        [partial(layers.run, cls, copy.deepcopy(base), case.rank, case.alpha, x, A, B, pull, again),
+         partial(layers.held, cls, copy.deepcopy(base), case.rank, case.alpha, one)]
+    )  # fmt: skip
+    said = next(asked)
     _parts(said, base, case)
     y = _given(said, "y")
     peft, theirs = peft_layer(base, case, A, B), x.clone().requires_grad_()
@@ -102,7 +108,7 @@ def outputs(cls: Callable, case: Case) -> None:
     merged = _given(said, "merged")
     close(merged, base(x), f"{case.text}: the output where merged is True", rtol=1e-5, atol=1e-6, wrong=added)
     _again(_given(said, "again"), again, base, case, A, B)
-    held = layers.held(cls, copy.deepcopy(base), case.rank, case.alpha, torch.randn(1, case.n_in, dtype=case.dtype))
+    held = next(asked)
     if held >= base.weight.numel():  # bytes: even with one for each number
         kept = f"after a step {held:,} bytes are there beside base, A, B and their gradients"
         raise Wrong(

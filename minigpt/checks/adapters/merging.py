@@ -42,16 +42,13 @@ class _Layer:
         self.near: dict[str, Any] = dict(rtol=close_enough, atol=close_enough)
 
     def after(self, *steps) -> list[dict]:
-        """What there is before, and after each step: a function of the layer, or the (weight, merged) that it gets."""
+        """What there is before, and after each step: a function of the layer, or a (s, more, merged) of ``follow``."""
         case = self.case
         said = layers.follow(
             self.cls, copy.deepcopy(self.base), case.rank, case.alpha, self.x, self.A, self.B, list(steps)
         )
         shaped(said, case)
         return said["left"]
-
-    def merged(self) -> Tensor:
-        return self.W + self.case.alpha / self.case.rank * self.B @ self.A
 
 
 def merges(cls: Callable, merge: Callable, case: Case) -> None:
@@ -63,9 +60,8 @@ def merges(cls: Callable, merge: Callable, case: Case) -> None:
 
 def unmerges(cls: Callable, merge: Callable, unmerge: Callable, case: Case) -> None:
     layer = _Layer(cls, case)
-    right = (layer.merged(), True)  # what a right merge leaves, whatever the student's own did; what it keeps, it keeps
-    moved = (layer.merged() + 0.5, True)
-    left = layer.after(merge, right, unmerge, merge, moved, unmerge)
+    scale = case.alpha / case.rank  # W becomes what a right merge leaves, whatever the student's own did
+    left = layer.after(merge, (scale, 0.0, True), unmerge, merge, (scale, 0.5, True), unmerge)
     before, first, after, last = left[0], left[1], left[3], left[6]
     if isinstance(first["fault"], Wrong) and first["fault"].id == "not-written":
         raise first["fault"]

@@ -37,8 +37,8 @@ HINTS = {  # part of what an answer's error says: what it means here
 
 FOUR_BITS = (  # what knows about weights in 4 bits, besides the checks
     nf4.derive_code, nf4.quantize, nf4.dequantize, nf4.quantize_statistics, nf4.dequantize_statistics,
-    nf4.storage_bytes, blockwise.quantize, blockwise.dequantize, layers.quantized_bytes, bnb.get_4bit_type,
-    bnb.create_normal_map,
+    nf4.storage_bytes, blockwise.quantize, blockwise.dequantize, blockwise.dynamic_map, layers.quantized_bytes,
+    bnb.get_4bit_type, bnb.create_normal_map,
 )  # fmt: skip
 knows(*FOUR_BITS, guard="NoKernels")
 

@@ -4,7 +4,8 @@
     run(cls, base, rank, alpha, x, A, B, pull)       its parts; output, gradients and output where it is merged, with
                                                      these A and B; backward begins with ``pull``
     held(cls, base, rank, alpha, x)                  bytes of tensors that a forward and a backward leave in it
-    follow(cls, base, rank, alpha, x, A, B, steps)   what each step leaves: a function of the layer, or (weight, merged)
+    follow(cls, base, rank, alpha, x, A, B, steps)   what a step leaves: a function of the layer, or (s, more, merged),
+                                                     and W is what it was at first, + s B A + more
 
 ``start``, ``run`` and ``follow`` return ``parts``. In ``run`` and ``follow``, what a step raises stands in the place of
 what it gives, and there is no ``y`` and nothing ``left`` where A and B do not fit the layer.
@@ -69,7 +70,8 @@ def follow(
     made = make(cls, base, rank, alpha)
     said = {**parts(made, base), "left": []}
     if _filled(made, said, A, B):
-        said["left"] = [_left(made, x, partial(_step, made, step)) for step in [None, *steps]]
+        first = made.base.weight.detach().clone()
+        said["left"] = [_left(made, x, partial(_step, made, step, first, A, B)) for step in [None, *steps]]
     return said
 
 
@@ -82,13 +84,13 @@ def _filled(made, said: dict, A: Tensor, B: Tensor) -> bool:
     return True
 
 
-def _step(made, step) -> None:
+def _step(made, step, first: Tensor, A: Tensor, B: Tensor) -> None:
     if callable(step):
         by_hand(step, made, building=True, twice=False, untouched=False, none_ok=True)
     elif step:
-        weight, made.merged = step
+        scale, more, made.merged = step  # numbers: no merged weight lies about while merge runs
         with torch.no_grad():
-            made.base.weight.copy_(weight)
+            made.base.weight.copy_(first + scale * B @ A + more)
 
 
 def _left(made, x: Tensor, step: Callable) -> dict:
