@@ -3,9 +3,8 @@
 The oracles are the points that the attacker's own honest exercise is worth, and a walk over all files with checksums.
 """
 
-import re
-
 import pytest
+from bs4 import BeautifulSoup
 
 from tests import attacks
 from tests.attacks.__main__ import HELD
@@ -34,12 +33,29 @@ def test_what_is_not_held_is_said_first(batch):
     assert (first == f"grade: {not_held(batch.way)}.") == bool(not_held(batch.way))
 
 
+def runs(page: str) -> list[str]:
+    """What would run in a browser. An attacker's own lines, which are shown as text, may look like it."""
+    tags = BeautifulSoup(page, "html.parser")(True)
+    found = [str(tag) for tag in tags if tag.name in ("script", "iframe", "object", "embed", "base", "svg")]
+    for tag in tags:
+        for name, value in tag.attrs.items():
+            if name.lower().startswith("on") or "javascript:" in str(value).lower():
+                found.append(f"{tag.name} {name}={value}")
+    return found
+
+
+def test_a_page_with_a_script_is_recognized():
+    assert runs("<p>&lt;img src=x onerror=alert(1)&gt;</p>") == []
+    for page in ("<script>1</script>", "<img src=x onerror=alert(1)>", "<A HREF='JavaScript:alert(1)'>x</A>"):
+        assert len(runs(page)) == 1
+
+
 def test_no_script_is_on_a_page(batch):
     pages = list((batch.root / attacks.GRADING).glob("feedback/*/*/*.html"))
     assert len(pages) == len([row for row in batch.rows.values() if row["status"] == "graded"])
     for page in pages:
         text = page.read_text(encoding="utf8", errors="replace")
-        assert not re.search(r"<script[^>]*>[^<]*attack-script|onerror=.?alert|href=.?javascript:", text), page
+        assert runs(text) == [], page
         assert "\x1b" not in text and page.stat().st_size < 5_000_000, page
 
 

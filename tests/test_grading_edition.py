@@ -29,7 +29,9 @@ from tools.grading.truths import known
 LABS = [path.stem for path in banks()]
 STAY = {  # truths that are there all the same, for the course's own answers are built of them; torch's own
     "lab05-activations": {"torch.utils.checkpoint:checkpoint"},
-    "lab09-qlora": {
+    "lab09-qlora": {  # its assemble is made of inject and quantize_model
+        "minigpt.lora.injection:inject", "minigpt.lora.layer:LoRALinear.forward", "minigpt.lora.layer:check_options",
+        "minigpt.lora.layer:shapes",
         "minigpt.nf4:dequantize", "minigpt.nf4:quantize", "minigpt.optim.blockwise:dequantize",
         "minigpt.optim.blockwise:quantize", "minigpt.scales:dequantize_statistics",
         "minigpt.scales:quantize_statistics",

@@ -62,7 +62,7 @@ def write(folder: Path, notebook: Path) -> None:
         source = text.text
         removed = sorted(facts.of(module) - package.reached(module))
         if module == MODELS and unbuilt:
-            removed += [name for name in text.methods if not name.startswith("GPTConfig.")]
+            removed += [name for name in functions(text.tree) if not name.startswith("GPTConfig.")]
         target = folder / package.path(module).relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(without(source, module, removed) if removed else source, encoding="utf8")

@@ -82,7 +82,7 @@ def untouched(root: Path, home: Path, notes: list[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        end([process for process in children() if process not in before])
+        end(spared=before)
         if adopts:
             adopt(False)
         notes += kept.restore()
@@ -99,17 +99,16 @@ def children() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def end(processes: list[psutil.Process]) -> None:
-    """Kill these, and what they start meanwhile."""
-    known = {process.pid for process in children()} - {process.pid for process in processes}
+def end(spared: set[psutil.Process]) -> None:
+    """Kill all children but these, and what they start meanwhile."""
     for _ in range(100):
+        processes = [process for process in children() if process not in spared]
         if not processes:
             return
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(processes, timeout=2)
-        processes = [process for process in children() if process.pid not in known]
 
 
 @dataclass(frozen=True)
