@@ -1,8 +1,9 @@
-"""A right answer that warns gets full marks in every lab, and a wrong one that warns gets none: graded end to end.
+"""A right answer that warns gets full marks, and a wrong one that warns gets none: graded end to end.
 
-The labs stand one after another in one notebook, so that torch, transformers, peft and the data are loaded once.
+In two labs that differ most: one of numbers alone, and one of modules, gradients and runs. They stand one after another
+in one notebook, so that torch is loaded once.
 
-Left out: what lies below a lab's last check; and lab qlora from the runs on that it starts in other processes.
+Left out: the other labs; what lies below a lab's last check.
 """
 
 import ast
@@ -19,12 +20,13 @@ from tools.grade_one import GRADING
 from tools.grading.notebook import read
 from tools.grading.task import SUBMITTED
 
-LAB, ELSEWHERE = "lab01-all", "run_apart("
+LAB, JOINED = "lab01-two", ("lab01-count", "lab07-lora")
 NOISE = """
-def noise():
+def noise(calls=[]):
     import logging, sys, warnings
     import torch, tqdm
-    if "checks" in In[-1]:  # a run calls an answer ten thousand times
+    calls.append(1)
+    if len(calls) < 4:  # a run calls an answer ten thousand times
         warnings.warn("this will change", FutureWarning)
         print("by the way", file=sys.stderr)
         logging.getLogger("student").warning("by the way")
@@ -50,16 +52,19 @@ class Noisy(ast.NodeTransformer):
 
 
 def labs() -> list:
-    """The code cells of all labs, with the lab in front of each name."""
+    """The code cells of the labs, with the lab in front of each name, and of each check's function."""
     cells = []
-    for path in sorted((ROOT / "solutions").glob("*/*.ipynb")):
-        code = [cell for cell in read(path).cells if cell.cell_type == "code"]
-        stop = next((i for i, cell in enumerate(code) if ELSEWHERE in cell.source), len(code))
-        last = max(i for i, cell in enumerate(code[:stop]) if kind(cell).get("grade"))
+    for name in JOINED:
+        code = [cell for cell in read(ROOT / "solutions" / name / f"{name}.ipynb").cells if cell.cell_type == "code"]
+        last = max(i for i, cell in enumerate(code) if kind(cell).get("grade"))
         for cell in code[: last + 1]:
-            cell.id = f"{path.stem[:5]}-{cell.id}"
+            function = f"def {cell.id.replace('-', '_')}("
+            cell.id = f"{name[:5]}-{cell.id}"
             if kind(cell):
                 cell.metadata.nbgrader.grade_id = cell.id
+            if kind(cell).get("grade"):
+                assert cell.source.count(function) == 1
+                cell.source = cell.source.replace(function, f"def {cell.id.replace('-', '_')}(")
         cells += code[: last + 1]
     return cells
 

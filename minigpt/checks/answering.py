@@ -122,6 +122,7 @@ class Child:
                 for descriptor in mine:
                     os.close(descriptor)
                 os.setsid()
+                sys.path.insert(0, "")  # as in a notebook: modules beside it
                 _limit(parent)
                 _answer(shell, Pipe(theirs.fileno(), theirs.fileno(), LIMIT))
             finally:

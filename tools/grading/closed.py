@@ -30,6 +30,8 @@ from tools.grading.box import Box
 from tools.grading.judge import SHARED, shared
 
 QUICK = 3  # seconds; cells that take longer run once
+# What lies beside the notebook is there for a child's cells, and hides no module from the process that starts it.
+ANSWERING = "import sys; del sys.path[0]; from minigpt.checks.answering import main; main()"
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -37,7 +39,7 @@ class Closed:
     """``cells``: the instructor's version of the lab; ``seconds``: that one request may take."""
 
     def __init__(self, box: Box, cells: list[NotebookNode], seconds: float | None = None) -> None:
-        command = box.command([sys.executable, "-m", "minigpt.checks.answering"])
+        command = box.command([sys.executable, "-c", ANSWERING])
         self.process = Process(command, cwd=box.cwd, env=box.env, seconds=seconds)
         self.cells = [cell for cell in cells if cell.cell_type == "code"]
         self.given = {cell.id for cell in self.cells} | {cell.source.strip() for cell in self.cells}

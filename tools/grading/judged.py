@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
+import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -62,12 +64,13 @@ class Judged(Execute):
         self.error_on_timeout = {"ename": "Stopped", "evalue": late, "traceback": [late]}
         packages, hidden = editions(Path(self.course).resolve(), names["assignment"])
         more = {"ANSWER_SECONDS": str(self.patience)}
-        box = Box(self.boxed, packages, hidden=hidden, more=more)
+        beside = self._beside()
+        box = Box(self.boxed, packages, Path(beside.name), hidden, more)
         get_ipython_dir()  # which makes it: that is no doing of the student's
         alone: contextlib.AbstractContextManager[None] = (
             contextlib.nullcontext() if self.boxed else untouched(Path(self.course), Path.home(), NOTES)
         )
-        with alone, box, ThreadPoolExecutor(1) as pool:
+        with alone, beside, box, ThreadPoolExecutor(1) as pool:
             # bubblewrap ends with the thread that started it; the pool's stays to the end
             self.pool, self.closing = pool, pool.submit(self._close, box)
             self.waiting: list[Future] = []
@@ -79,6 +82,12 @@ class Judged(Execute):
             finally:
                 self.closed.close()
                 NOTES[:] = self.broken
+
+    def _beside(self) -> tempfile.TemporaryDirectory:
+        """A copy of what the student handed in beside the notebook; the notebook has the hidden tests in it."""
+        folder = tempfile.TemporaryDirectory(prefix="beside-", ignore_cleanup_errors=True)
+        shutil.copytree(self.files, folder.name, ignore=shutil.ignore_patterns("*.ipynb"), dirs_exist_ok=True)
+        return folder
 
     def _close(self, box: Box) -> Closed:
         """Takes seconds, for its imports, while the kernel and the judge have theirs."""
