@@ -33,6 +33,7 @@ STAY = {  # truths that are there all the same, for the course's own answers are
         "minigpt.lora.injection:inject", "minigpt.lora.layer:LoRALinear.forward", "minigpt.lora.layer:check_options",
         "minigpt.lora.layer:shapes",
         "minigpt.nf4:dequantize", "minigpt.nf4:quantize", "minigpt.optim.blockwise:dequantize",
+        "minigpt.optim.blockwise:dynamic_map",
         "minigpt.optim.blockwise:quantize", "minigpt.scales:dequantize_statistics",
         "minigpt.scales:quantize_statistics",
     },
