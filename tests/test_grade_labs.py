@@ -1,6 +1,6 @@
 """A right answer that warns gets full marks, and a wrong one that warns gets none: graded end to end.
 
-In a lab of numbers. Labs stand one after another
+In a lab of numbers, modules, gradients and runs. Labs stand one after another
 in one notebook, so that torch is loaded once.
 
 Left out: the other labs; what lies below a lab's last check.
@@ -20,7 +20,7 @@ from tools.grade_one import GRADING
 from tools.grading.notebook import read
 from tools.grading.task import SUBMITTED
 
-LAB, JOINED = "lab01-one", ("lab01-count",)  # more stand in one notebook where they close the same book
+LAB, JOINED = "lab07-noisy", ("lab07-lora",)  # more stand in one notebook where they close the same book
 NOISE = """
 def noise(calls=[]):
     import logging, sys, warnings
