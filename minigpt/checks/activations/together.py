@@ -1,6 +1,5 @@
 """Judging the three tools of lab 05 in one step: the same gradients as a plain one, and what it keeps as in a formula.
 
-fell(model, start, batches, margin)        weights of a model that was trained elsewhere, by losses of the judge's own
 alike(accumulate, Checkpoint, Chunked, (model, tokens, targets))
 ledger(minigpt_block, accumulate, Checkpoint, Chunked, case)
 """
@@ -12,14 +11,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minigpt.checks import training
 from minigpt.checks.activations import asking  # noqa: F401  closes the book
 from minigpt.checks.activations.again import STATE
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import whole
-from minigpt.checks.probes import models, together
+from minigpt.checks.probes import together
 from minigpt.checks.verdict import Wrong
 from minigpt.model import GPT, GPTConfig
 
@@ -43,16 +42,6 @@ class Case(NamedTuple):
             "checkpointed": (self.batch, True, 0), "in chunks": (self.batch, False, self.chunk),
             "all three": (self.rows, True, self.chunk),
         }  # fmt: skip
-
-
-def fell(model: Any, start: nn.Module, batches, margin: float) -> None:
-    weights, mine = models.weights(model), copy.deepcopy(start)
-    try:
-        mine.load_state_dict(weights)
-    except (RuntimeError, TypeError, AttributeError):
-        raise Wrong("other-model", "a trained model has other tensors than the one that the lab starts from: run all "
-                                   "cells of part 8, in order") from None  # fmt: skip
-    training.fell(mine, start, batches, margin)
 
 
 def alike(accumulate: Callable, checkpoint: Any, chunked: Any, case: tuple[GPT, Tensor, Tensor]) -> None:
