@@ -14,6 +14,8 @@ from dataclasses import asdict
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
+from tqdm import tqdm
+
 from tools import ROOT
 from tools.grade_one import GRADING
 from tools.grading import feedback, gradebook
@@ -28,6 +30,7 @@ from tools.supervise import kill_tree
 def work(task: Task, answer: connection.Connection) -> None:
     """Do it, and answer {"exercises": [...], "notes": [...], "problem": sentence or None}."""
     hear_no_other()  # a kernel inherits this, and is interrupted by a signal
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which stays behind when a worker ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
