@@ -12,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 from pkgutil import resolve_name
 
@@ -135,11 +136,8 @@ def test_no_source_of_a_truth_is_in_it(lab, folder):
         f"{m}:{name}": inspect.unwrap(resolve_name(f"{m}:{name}")) for m, name in truths if m.split(".")[0] == "minigpt"
     }
     for name, function in functions.items():
-        import inspect as look
-        import textwrap
-
         if not name.endswith("<lambda>"):
-            own = max(shapes(textwrap.dedent(look.getsource(function))), key=len, default="")
+            own = max(shapes(textwrap.dedent(inspect.getsource(function))), key=len, default="")
             assert len(own) < 200 or own not in there, name
 
 
