@@ -15,6 +15,7 @@ from minigpt.memory.families.fields import COMMON_ONLY, COMMON_WITHOUT_EFFECT, F
 from minigpt.memory.families.fields.shared import GENERATION
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.step import measure, measure_module
+from minigpt.memory.ranks import ONLY_WITH, SHARDING
 from tools.fuzz_case import quantities
 from tools.fuzz_space import NO_SDPA, OTHER, ROPE, draw_model
 from tools.models import gpt2, llama, mixture
@@ -189,3 +190,38 @@ def test_predict_refuses_what_was_once_wrong_without_a_word(model, message):
 def test_what_was_once_wrong_without_a_word_is_exact(model, length):
     plan = TrainingPlan(batch=2, seq_len=length)
     assert predict(model, plan).peak == measure(model, plan).peak
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (dict(sharding="fsdp"), "sharding is 'fsdp'; allowed: none, ddp, zero1, zero2, zero3, fsdp2"),
+        (dict(sharding="fsdp2"), "ranks is 1; with sharding 'fsdp2' it must be at least 2"),
+        (dict(ranks=2), "ranks is 2; with sharding 'none' it must be 1"),
+        (dict(ranks=0), "ranks is 0; it must be an integer of at least 1"),
+        (dict(ranks=2, sharding="ddp", reshard_after_forward=False), "reshard_after_forward is False; with sharding"),
+        (dict(ranks=2, sharding="zero1", param_dtype="bf16"), "param_dtype is 'bf16'; with sharding 'zero1' it must"),
+        (dict(ranks=2, sharding="zero3", reduce_dtype="fp32"), "reduce_dtype is 'fp32'; with sharding 'zero3' it must"),
+        (dict(ranks=2, sharding="fsdp2", reduce_dtype="fp32"), "reduce_dtype is 'fp32', which float32 gradients are"),
+        (dict(ranks=2, sharding="fsdp2", precision="bf16", param_dtype="fp16"), "param_dtype is 'fp16' with precision"),
+        (dict(ranks=2, sharding="ddp", shard_offload="optimizer"), "shard_offload is 'optimizer'; with sharding 'ddp'"),
+        (dict(ranks=2, sharding="zero2", shard_offload="parameters"), "shard_offload is 'parameters'; with sharding"),
+        (dict(ranks=2, sharding="fsdp2", shard_offload="optimizer"), "shard_offload is 'optimizer'; with sharding"),
+        (dict(ranks=2, sharding="fsdp2", gradient_as_bucket_view=True), "gradient_as_bucket_view is True; with"),
+    ],
+    ids=str,
+)
+def test_words_about_ranks_that_do_not_go_together(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TrainingPlan(**words)
+
+
+@pytest.mark.parametrize("name", ONLY_WITH)
+def test_a_word_about_ranks_is_allowed_where_it_has_an_effect(name):
+    kinds, plain = ONLY_WITH[name]
+    other = next(value for value in (*SHARDING.get(name, ()), not plain) if value != plain)
+    for sharding in kinds:
+        precision = "bf16" if name == "reduce_dtype" else "fp32"
+        value = "parameters" if (name, sharding) == ("shard_offload", "fsdp2") else other
+        plan = TrainingPlan(ranks=2, sharding=sharding, precision=precision, **{name: value})
+        assert getattr(plan, name) == value

@@ -20,6 +20,7 @@ from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.families.fields import FIELDS
 from minigpt.memory.families.fields.shared import COMMON_ONLY, COMMON_WITHOUT_EFFECT, Fields
 from minigpt.memory.plan import ALLOWED, TrainingPlan
+from minigpt.memory.ranks import OF_RANKS
 
 Choose = Callable[[Sequence], Any]
 FAMILIES = ("minigpt", *FIELDS)
@@ -267,7 +268,7 @@ def plan_options() -> dict[str, Sequence]:
     """Every word of the plan with its options, the default first; but those of PLAN's own, which are small sizes."""
     words: dict[str, Sequence] = {}
     for field in fields(TrainingPlan):
-        if field.name == "card":
+        if field.name == "card" or field.name in OF_RANKS:  # a case is of one process
             continue
         options: Sequence = BOTH if isinstance(field.default, bool) else PLAN[field.name]
         if field.name not in ("batch", "seq_len", "rank"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minigpt.memory.gpus import find_gpu
+from minigpt.memory.ranks import SHARDING, check_ranks
 from minigpt.memory.targets import pefts_own
 from minigpt.values import check_choice, check_counts, check_flags, is_number
 
@@ -81,6 +82,7 @@ ALLOWED = {
     "zero_grad": ("before_forward", "before_backward", "in_place"),
     "step": ("steady", "first", "resumed", "refresh"),
     "checkpointing": ("none", "full", "reentrant", "every", "sqrt", "selective", "offload"),
+    **SHARDING,
 }
 
 # transformers' own names of optimizers (TrainingArguments.optim), in the plan's words.
@@ -166,6 +168,13 @@ class TrainingPlan:
     )
     logits_to_keep: int = _says(0, "transformers: logits of the last tokens alone; 0 keeps all")
     accumulation: int = _says(1, "forward and backward passes before one optimizer step")
+    sharding: str = _says("none", "how ranks share the work and the state: DDP, ZeRO's stages, torch's fully_shard")
+    ranks: int = _says(1, "processes that train together, a card each; batch is that of one")
+    reshard_after_forward: bool = _says(True, "fsdp2: a block's weights are freed after its forward, gathered again")
+    param_dtype: str = _says("same", "fsdp2's MixedPrecisionPolicy: what float32 weights are gathered and computed in")
+    reduce_dtype: str = _says("same", "fsdp2's MixedPrecisionPolicy: what gradients are summed in over the ranks")
+    shard_offload: str = _says("none", "what is kept in the CPU's memory: ZeRO's optimizer, or a rank's whole shards")
+    gradient_as_bucket_view: bool = _says(False, "ddp: gradients lie in its buckets, not beside them")
     card: str | None = _says(None, "whose kernels run, such as T4; without one, a CPU's")
 
     def __post_init__(self) -> None:
@@ -196,6 +205,7 @@ class TrainingPlan:
         if self.method != "full" and self.precision in UPDATED_IN_FLOAT32:
             raise ValueError(f"precision is {self.precision!r}; adapters have no master copy: allowed {ADAPTED}")
         self._check_together()
+        check_ranks(self)
 
     def _check_together(self) -> None:
         """Raise ValueError for values that are allowed one by one and not together."""

@@ -57,6 +57,8 @@ def measure(model, plan: TrainingPlan, device: str = "fake", record: str | None 
     what the libraries refuse.
     """
     check_choice(DEVICES, device=device)
+    if plan.sharding != "none":
+        raise ValueError(f"sharding is {plan.sharding!r}; here one process runs, with sharding 'none'")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda'; this machine has no such GPU: allowed here: fake, cpu")
     if device == "cuda" and plan.checkpointing == "offload":

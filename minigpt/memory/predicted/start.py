@@ -36,6 +36,8 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = Fa
     Raises ValueError, naming the field, for what is not covered.
     """
     architecture = Architecture.of(model)
+    if plan.sharding != "none":
+        raise ValueError(f"sharding is {plan.sharding!r}; predicted so far: none")
     check_fit(architecture, plan)
     architecture.check(plan)
     card = GPUS[plan.card] if plan.card else None
