@@ -45,7 +45,7 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = Fa
         tape.kernels = CudaKernels(card.workspace, card.processors, card.threads, card.capability)
         if not cold and plan.step != "first":
             tape.kernels.begin(tape)
-    pieces = cold and loading.loads_in_pieces(architecture, plan)
+    pieces = cold and plan.sharding in ("none", "ddp") and loading.loads_in_pieces(architecture, plan)
     layers = layers_of(tape, architecture, plan, rank, loading.load(tape, architecture, plan) if pieces else None)
     optimizer = Optimizer(layers.updates_on or tape, layers, plan)
     if plan.step != "first":

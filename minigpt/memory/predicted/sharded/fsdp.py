@@ -25,7 +25,7 @@ from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.sharded.communication import Sharing
 from minigpt.memory.predicted.sharded.gathered import Gathered
-from minigpt.memory.predicted.sharded.shards import most_rows, padded, rows_of
+from minigpt.memory.predicted.sharded.shards import padded, rows_of
 
 HALF = {"bf16": "bfloat16", "fp16": "float16"}
 
