@@ -211,7 +211,7 @@ def test_what_time_cannot_be_counted_of_is_named(plan, options, message):
 @pytest.mark.slow
 def test_two_threads_show_the_shape():
     """Within 0.15 of products / max(products, transfers) for each number of rows, where the computer has the time."""
-    for attempt in range(6):
+    for _attempt in range(6):
         busy = measure_offload(rows=(32, 128, 768))
         apart = [abs(b.utilisation - b.compute / max(b.compute, b.transfer)) for b in busy]
         if max(apart) < 0.15 and busy[0].utilisation < 0.3 < 0.75 < busy[-1].utilisation:

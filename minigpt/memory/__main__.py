@@ -2,8 +2,8 @@
 
 The model is a known name, a size of MiniGPT, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is
 an option, and its help is the field's own. Exit status: 0 if the step fits the card, and the evaluation if it is asked
-for, or without a card; 1 if one does not; 2 for wrong use. With ``--write`` nothing is predicted: the plan is written as
-a library's own file.
+for, or without a card; 1 if one does not; 2 for wrong use. With ``--write`` nothing is predicted: the plan is
+written as a library's own file.
 Imports no torch, unless the step is measured or the model is a MiniGPT.
 """
 

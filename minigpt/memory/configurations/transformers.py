@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from minigpt.memory.configurations.words import MIXED, Words, check_keys, count_of, from_json, fsdp2, value_of
+from minigpt.memory.configurations.words import Words, check_keys, count_of, from_json, fsdp2, value_of
 from minigpt.memory.plan import TrainingPlan
 
 WRITTEN = ("sharding", "reshard_after_forward", "shard_offload", "param_dtype", "checkpointing", "batch",

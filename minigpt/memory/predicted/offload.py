@@ -1,7 +1,7 @@
 """What crosses the bus in a step whose optimizer or parameters live in the host's memory, and how busy the card stays.
 
-Bytes per parameter that a rank holds, in one step of one pass, read in torch 2.13 (``_fsdp_param.all_gather_inputs``,
-``foreach_reduce``), DeepSpeed 0.19.8 (``stage_1_and_2.py``, ``stage3.py``) and bitsandbytes 0.50 (``get_state_buffer``):
+Bytes per parameter that a rank holds, in one step of one pass, read in torch 2.13 (``all_gather_inputs``,
+``foreach_reduce``), DeepSpeed 0.19.8 (``stage_1_and_2.py``, ``stage3.py``), bitsandbytes 0.50 (``get_state_buffer``):
 
     recipe                                      forward  backward                             step             sum
     the ZeRO-Offload paper (arXiv 2101.06840)            2 down                               2 up               4
