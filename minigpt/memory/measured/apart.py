@@ -40,14 +40,14 @@ import torch
 
 import minigpt
 from minigpt.memory.buckets import Ledger, Reserved, StepMemory
+from minigpt.memory.measured.meeting import Meeting
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.readings import write_atomically
 from minigpt.model import GPTConfig
 from minigpt.values import check_counts, check_flags, is_number
 
-KINDS = {
-    kind.__name__: kind for kind in (GPTConfig, Ledger, Reserved, StepMemory, TrainingPlan)
-}  # what travels beside JSON
+# What travels beside JSON.
+KINDS = {kind.__name__: kind for kind in (GPTConfig, Ledger, Meeting, Reserved, StepMemory, TrainingPlan)}
 KIND = "minigpt kind"
 PREFIX = "apart-"  # of the child's folder; in it:
 CALL, OUTPUT, ANSWER = "call.json", "output.txt", "answer.json"
@@ -90,14 +90,14 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
     check_flags(keep_errors=keep_errors)
     if not is_number(timeout) or not timeout > 0:
         raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0")
-    texts = {name: _encode(name, call) for name, call in calls.items()}
+    texts = {name: encode(name, call) for name, call in calls.items()}
     waiting, results = list(texts), {}
-    running: dict[str, _Child] = {}
+    running: dict[str, Child] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 name = waiting.pop(0)
-                running[name] = _Child(name, timeout)  # known before it starts, so that any interrupt finds it
+                running[name] = Child(name, timeout)  # known before it starts, so that any interrupt finds it
                 running[name].start(texts[name])
             time.sleep(0.02)
             for name in [name for name, child in running.items() if child.ended()]:
@@ -113,7 +113,7 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
     return {name: results[name] for name in calls}
 
 
-class _Child:
+class Child:
     """One running process, and the folder that it works in."""
 
     def __init__(self, name: str, timeout: float) -> None:
@@ -187,7 +187,7 @@ def _ending(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def _encode(name: str, call: Call) -> str:
+def encode(name: str, call: Call) -> str:
     """JSON; raises ValueError, naming the call, for an argument that cannot travel."""
     try:
         return json.dumps({"function": call.function, "arguments": call.arguments}, default=_plain, allow_nan=False)

@@ -23,16 +23,18 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
+from minigpt.memory.measured.collectives import Ranks, is_freed, local, resizes
 from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_reference, sums_in_place, writes_in_place
 from minigpt.memory.measured.kept import kept_by_checkpoints
 from minigpt.memory.measured.quantized import scales
+from minigpt.memory.measured.storages import ACTIVATIONS, GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS, Saved, Storage
 
-WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 DEVICE = torch.ops.prim.device.default  # autograd asks a fake tensor for its device, more often than it computes
 
 
@@ -41,32 +43,6 @@ class Optimizer(Protocol):
 
     @property
     def state(self) -> Mapping[torch.Tensor, dict[str, Any]]: ...
-
-
-class _Storage:
-    """A live storage: its size, its standing bucket (None until it has one), how often it is saved."""
-
-    __slots__ = ("ref", "nbytes", "bucket", "saved", "frozen")
-
-    def __init__(self, nbytes: int) -> None:
-        self.ref: weakref.ref[torch.UntypedStorage] | None = None
-        self.bucket: int | None = None
-        self.nbytes, self.saved, self.frozen = nbytes, 0, False
-
-
-class _Saved:
-    """What autograd keeps instead of the tensor it saves; its death is the end of the saving."""
-
-    __slots__ = ("tensor", "storage", "meter")
-
-    def __init__(self, tensor: torch.Tensor, storage: _Storage, meter: MemoryMeter) -> None:
-        self.tensor, self.storage, self.meter = tensor, storage, meter
-
-    def __del__(self) -> None:
-        storage, meter = self.storage, self.meter
-        storage.saved -= 1
-        if storage.saved == 0 and storage.nbytes:
-            meter._events.append((meter.phase, storage, 0, TEMPORARY))
 
 
 @dataclass(frozen=True)
@@ -107,14 +83,21 @@ class MemoryMeter(TorchDispatchMode):
         self._last_reference = last_reference()
         self._peak_event, self._peak_at = 0, ("before", "")  # how many events came before the peak, and what it was in
         self._operation = ""
-        self._events: list[tuple[str, _Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
-        self._storages: dict[int, _Storage] = {}  # by the address of the C++ storage
+        self._events: list[tuple[str, Storage, int, int | None]] = []  # (phase, storage, change in bytes, saved?)
+        self._storages: dict[int, Storage] = {}  # by the address of the C++ storage
         self._hooks: list = []
+        self._ranks = Ranks() if dist.is_available() and dist.is_initialized() else None
         self.cuda: CudaReading | None = None
 
     def mark(self, phase: str) -> None:
         """Name what happens from here on: "forward", "backward", "step"."""
+        self._book_shards()
         self.phase = phase
+
+    def alive(self) -> tuple[torch.Tensor, ...]:
+        """A tensor of each storage that lives, inside the region: for the ``inputs`` of another one."""
+        found = [storage.ref() for storage in self._storages.values() if storage.ref is not None]
+        return tuple(torch.empty(0, dtype=torch.uint8).set_(untyped) for untyped in found if untyped is not None)
 
     # ---------------------------------------------------------------- births, deaths, saves
 
@@ -126,8 +109,12 @@ class MemoryMeter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is DEVICE and (device := getattr(args[0], "fake_device", None)) is not None:
             return device  # here, and not after a way through two modes
+        if self._ranks and self._ranks.passes_on(types):
+            return NotImplemented
         self._operation = func
         out = func(*args, **(kwargs or {}))
+        if self._ranks and self._ranks.settle(func, out):
+            return out
         if (func is ADD and sums_in_place(args, holders(args[0]), self._last_reference)) or (
             func in WRITES and writes_in_place(func)
         ):
@@ -141,22 +128,35 @@ class MemoryMeter(TorchDispatchMode):
                     self._see(leaf)
         return out
 
-    def _see(self, tensor: torch.Tensor) -> _Storage:
+    def _see(self, tensor: torch.Tensor) -> Storage:
         untyped = tensor.untyped_storage()
         address = untyped._cdata
         storage = self._storages.get(address)
         if storage is None:
-            nbytes = self._size(tensor, untyped)
-            storage = _Storage(nbytes)
-            self._watch(storage, untyped)
-            self._change(storage, nbytes)
-        elif storage.nbytes != untyped.nbytes() and storage.nbytes != self._size(tensor, untyped):  # resized
-            change = self._size(tensor, untyped) - storage.nbytes
-            storage.nbytes += change
-            self._change(storage, change)
+            storage = self._born(untyped, self._size(tensor, untyped))
+        elif storage.nbytes != untyped.nbytes():
+            self._grow(storage, self._size(tensor, untyped))
         return storage
 
-    def _watch(self, storage: _Storage, untyped: torch.UntypedStorage) -> None:
+    def _born(self, untyped: torch.UntypedStorage, nbytes: int) -> Storage:
+        storage = Storage(nbytes)
+        self._watch(storage, untyped)
+        self._change(storage, nbytes)
+        return storage
+
+    def _grow(self, storage: Storage, nbytes: int) -> None:
+        if nbytes != storage.nbytes:
+            change, storage.nbytes = nbytes - storage.nbytes, nbytes
+            self._change(storage, change)
+
+    def _resized(self, untyped: torch.UntypedStorage, before: int) -> None:
+        """Outside of any operation: the storage comes and goes as it is needed, as weights of other ranks do."""
+        storage = self._storages.get(untyped._cdata) or self._born(untyped, before)
+        storage.bucket = TEMPORARY if storage.bucket is None else storage.bucket
+        self._operation = "resize_"
+        self._grow(storage, untyped.nbytes())
+
+    def _watch(self, storage: Storage, untyped: torch.UntypedStorage) -> None:
         """``storage`` is that of torch's ``untyped``, and dies with it."""
         address = untyped._cdata
         self._storages[address] = storage
@@ -168,7 +168,7 @@ class MemoryMeter(TorchDispatchMode):
         nbytes = untyped.nbytes()
         return -(-nbytes // 512) * 512 if tensor.device.type == "cuda" else nbytes  # the CUDA allocator's blocks
 
-    def _change(self, storage: _Storage, nbytes: int) -> None:
+    def _change(self, storage: Storage, nbytes: int) -> None:
         self._events.append((self.phase, storage, nbytes, None))
         self.live += nbytes
         if self.live > self.peak:
@@ -187,24 +187,28 @@ class MemoryMeter(TorchDispatchMode):
         self._watch(storage, untyped)
         self._see(new)  # if it has another size
 
-    def _pack(self, tensor: torch.Tensor) -> _Saved:
+    def _pack(self, tensor: torch.Tensor) -> Saved:
         storage = self._see(tensor)
         storage.saved += 1
         if storage.saved == 1:
             self._events.append((self.phase, storage, 0, ACTIVATIONS))
         # An output is saved by the node that it holds itself: keeping it would be a circle that nothing frees.
-        return _Saved(tensor.detach() if tensor.grad_fn is not None else tensor, storage, self)
+        return Saved(tensor.detach() if tensor.grad_fn is not None else tensor, storage, self)
 
     # ---------------------------------------------------------------- buckets
 
     def _book(self, tensor: torch.Tensor, bucket: int, frozen: bool = False) -> None:
-        storage = self._see(tensor)
-        if storage.bucket is None:
+        if (storage := self._see(local(tensor))).bucket is None:
             storage.bucket, storage.frozen = bucket, frozen
 
     def _book_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self._book(parameter.grad, GRADIENTS)
+
+    def _book_shards(self) -> None:
+        """Gradients that autograd, which calls the hooks, has not made: a rank's shard of the sum over all ranks."""
+        for parameter in self.model.parameters() if self._ranks and self.model is not None else ():
+            self._book_gradient(parameter)
 
     def _book_state(self) -> None:
         for state in self.optimizer.state.values() if self.optimizer is not None else ():
@@ -226,6 +230,8 @@ class MemoryMeter(TorchDispatchMode):
     def __enter__(self):
         if self.model is not None:
             for parameter in self.model.parameters():
+                if is_freed(parameter):
+                    continue
                 self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
                 self._book_gradient(parameter)
                 if parameter.requires_grad:
@@ -241,18 +247,20 @@ class MemoryMeter(TorchDispatchMode):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        self._saving = saved_tensors_hooks(self._pack, lambda saved: saved.tensor), kept_by_checkpoints(self._pack)
-        for seen in self._saving:
+        saving = saved_tensors_hooks(self._pack, lambda saved: saved.tensor), kept_by_checkpoints(self._pack)
+        self._seeing = *saving, resizes(self._resized)
+        for seen in self._seeing:
             seen.__enter__()
         return super().__enter__()
 
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
-        for seen in reversed(self._saving):
+        for seen in reversed(self._seeing):
             seen.__exit__(*exception)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._book_shards()
         self._book_late_state()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -269,7 +277,7 @@ class MemoryMeter(TorchDispatchMode):
         if not hasattr(self, "_seen"):
             raise RuntimeError("the meter is still running; call result() after its with-block")
         totals, largest = [0] * len(BUCKETS), [0] * len(BUCKETS)
-        place: dict[_Storage, int] = {}  # the bucket each live storage is counted in
+        place: dict[Storage, int] = {}  # the bucket each live storage is counted in
         events, peak, frozen = [], Ledger(), 0
         for count, (phase, storage, change, saved) in enumerate(self._events[: self._seen], start=1):
             here = place.get(storage, TEMPORARY)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.memory.plan import TrainingPlan
+from minigpt.sharding import Zero1
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -104,7 +106,9 @@ def _head(config):
 
 
 def base_of(module: nn.Module) -> nn.Module:
-    """The model itself, also where peft has wrapped it."""
+    """The model itself, also where peft or a training of several ranks has wrapped it."""
+    if isinstance(module, (DistributedDataParallel, Zero1)):
+        module = module.module
     base = getattr(module, "get_base_model", None)
     return module if base is None else base()
 

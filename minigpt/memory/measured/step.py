@@ -115,14 +115,14 @@ def _measured(
 def make_batch(module: nn.Module, plan: TrainingPlan) -> Batch:
     """Random tokens of the plan's shape, and what tells padding or packing. Raises ValueError if it cannot be told."""
     device = next(module.parameters()).device
-    shape, words = (plan.batch, plan.seq_len), vocabulary(module.config)
+    shape, words = (plan.batch, plan.seq_len), vocabulary(base_of(module).config)
     tokens, targets = (torch.randint(0, words, shape, device=device) for _ in range(2))
     if plan.sequences == "plain":
         return Batch(tokens, targets)
     name = "attention_mask" if plan.sequences == "padded" else "position_ids"
     if name not in _parameters(module):
         raise ValueError(f"sequences is {plan.sequences!r}; this model takes no {name}: allowed with it: plain")
-    if getattr(module.config, "is_encoder_decoder", False) and isinstance(tokens, FakeTensor):
+    if getattr(base_of(module).config, "is_encoder_decoder", False) and isinstance(tokens, FakeTensor):
         text = "an encoder and a decoder have a mask each, and fake tensors cannot tell them apart: allowed: cpu, cuda"
         raise ValueError(f"device is 'fake'; with sequences {plan.sequences!r} {text}")
     if plan.seq_len < 2:
@@ -179,7 +179,7 @@ def compute_loss(module, batch: Batch, plan: TrainingPlan):
     """The loss, and what the loop holds besides it: all outputs or nothing."""
     from minigpt.model import GPT
 
-    if isinstance(module, GPT):
+    if isinstance(base_of(module), GPT):
         return _minigpt_loss(module, batch, plan)
     known = _parameters(module)
     inputs = {name: tensor for name in Batch._fields[2:] if (tensor := getattr(batch, name)) is not None}

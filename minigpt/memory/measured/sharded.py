@@ -1,0 +1,59 @@
+"""The plan's sharding on a real model, in a process that has joined the others: torch's, or ``minigpt.sharding``.
+
+ddp                    torch's DistributedDataParallel
+zero1, zero2, zero3    minigpt.sharding's, by hand
+fsdp2                  torch's fully_shard, on each block and on the whole
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from minigpt.memory.measured.optimizers import make_optimizer
+from minigpt.memory.plan import TrainingPlan
+from minigpt.sharding import Zero1, Zero2, Zero3, shard_blocks
+
+BY_HAND = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NUMBER_BY_NUMBER = ("adamw", "kahan_adamw", "sgd", "sgd_momentum", "lion")  # what a flat shard can be updated with
+
+
+def share(module: nn.Module, plan: TrainingPlan) -> tuple[nn.Module, Any]:
+    """The model to call, and its optimizer. Raises ValueError for what is not measured with ranks."""
+    _check(plan)
+    if plan.sharding == "ddp":
+        wrapped = DistributedDataParallel(module, gradient_as_bucket_view=plan.gradient_as_bucket_view)
+        return wrapped, make_optimizer(module, plan)
+    if plan.sharding == "fsdp2":
+        shard_blocks(module, reshard_after_forward=plan.reshard_after_forward, **_policies(plan))
+        return module, make_optimizer(module, plan)
+    sharded = BY_HAND[plan.sharding](module, lambda shards: make_optimizer(nn.ParameterList(shards), plan))
+    return sharded, sharded
+
+
+def _policies(plan: TrainingPlan) -> dict:
+    """fully_shard's arguments for precision and offload."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    param, reduce = (DTYPES.get(name) for name in (plan.param_dtype, plan.reduce_dtype))
+    policies: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)}
+    if plan.shard_offload == "parameters":
+        policies["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+    return policies
+
+
+def _check(plan: TrainingPlan) -> None:
+    """Raise ValueError for a plan that is not measured with ranks."""
+    only = {"optimizer_in_backward": (False,), "step": ("steady", "first"), "float32_outputs": (False,)}
+    if plan.sharding in BY_HAND:
+        only |= {"optimizer": NUMBER_BY_NUMBER, "shard_offload": ("none",), "zero_grad": ("before_forward",)}
+    if plan.sharding != "fsdp2":
+        only["loss"] = ("model", "shifted")
+    for name, allowed in only.items():
+        if getattr(plan, name) not in allowed:
+            text = ", ".join(map(str, allowed))
+            raise ValueError(f"{name} is {getattr(plan, name)!r}; measured with sharding {plan.sharding!r}: {text}")

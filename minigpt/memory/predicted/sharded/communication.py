@@ -1,0 +1,63 @@
+"""What a rank sends and receives in a step, by collective.
+
+    all-gather        each rank gives a shard and gets the whole of n bytes         (W - 1) / W n
+    reduce-scatter    each rank gives n bytes and gets its shard of their mean      (W - 1) / W n
+    all-reduce        each rank gives n bytes and gets their mean                   2 (W - 1) / W n
+
+So much goes out of every rank, and as much comes in, if no byte goes twice over the same way (a ring); no algorithm
+needs less. Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009); NCCL's tests, PERFORMANCE.md.
+
+Left out: the few bytes by which ranks agree on the beginning of a training, and the buffers that DDP sends around.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from minigpt.memory.engine.alone import Alone
+
+
+class Sharing(Alone):
+    """Of several ranks: notes what they pass on."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.passed: Counter[tuple[str, str]] = Counter()
+
+    def passes(self, collective: str, phase: str, nbytes: int) -> None:
+        """``nbytes`` of the whole, in one call."""
+        self.calls[collective, phase] += 1
+        self.passed[collective, phase] += nbytes
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One kind of collective in one phase of a step. ``nbytes``: of the whole tensors that it was called with."""
+
+    collective: str
+    phase: str
+    calls: int
+    nbytes: int
+    ranks: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that go out of a rank, and as many come in."""
+        ways = 2 if self.collective == "all-reduce" else 1
+        return ways * (self.ranks - 1) * self.nbytes // self.ranks
+
+
+def of_step(model, plan) -> tuple[Sent, ...]:
+    """A step's collectives, in the order in which each was first called. One rank alone has none.
+
+    Raises ValueError as ``predict`` does.
+    """
+    from minigpt.memory.predicted.run import run
+
+    found: list[Alone] = []
+    run(model, plan, lambda tape, _: None, seen=lambda began: found.append(began.layers.ranks))
+    (ranks,) = found
+    if not isinstance(ranks, Sharing):
+        return ()
+    return tuple(Sent(*key, ranks.calls[key], nbytes, plan.ranks) for key, nbytes in ranks.passed.items())
