@@ -27,7 +27,7 @@ BOTH = [
 ]
 PLANS = {
     "accelerate": [*BOTH, {**FSDP2, "checkpointing": "offload"}, {**DDP}, {**DDP, "precision": "bf16-autocast"}],
-    "transformers": [*BOTH, {**FSDP2, "batch": 3, "accumulation": 5, "optimizer": "adafactor"}],
+    "transformers": [*BOTH, {**FSDP2, "batch": 3, "accumulation": 5, "optimizer": "sgd"}],
     "deepspeed": [
         {**ZERO, "batch": 3, "accumulation": 5},
         {**ZERO, "sharding": "zero1", "precision": "fp32", "shard_offload": "optimizer"},
@@ -164,24 +164,26 @@ def test_what_accelerate_takes_in_silence_is_refused(line, tmp_path):
         read(wrong, "accelerate")
 
 
-def test_bitsandbytes_and_galore_do_not_go_through_dtensors():
+def test_bitsandbytes_and_adafactor_do_not_go_through_dtensors():
     """Why they are refused: the kernels have no rule for a DTensor."""
     import bitsandbytes
     import torch
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
+    from transformers.optimization import Adafactor
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        for name in ("AdamW8bit", "PagedAdamW", "Lion"):
+        kinds = [getattr(bitsandbytes.optim, name) for name in ("AdamW8bit", "PagedAdamW", "Lion")]
+        for kind in (*kinds, Adafactor):
             layer = torch.nn.Linear(96, 96)
             fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (2,)))
             layer(torch.randn(2, 96)).sum().backward()
             with pytest.raises((RuntimeError, NotImplementedError), match="DTensor|sharding strategy"):
-                getattr(bitsandbytes.optim, name)(layer.parameters()).step()
+                kind(layer.parameters()).step()
     finally:
         torch.distributed.destroy_process_group()
-    for optimizer in ("adamw8bit", "paged_adamw", "lion", "galore"):
+    for optimizer in ("adamw8bit", "paged_adamw", "lion", "adafactor", "galore"):
         assert optimizer not in OF_DTENSORS
         with pytest.raises(ValueError, match=f"optimizer is '{optimizer}', for which accelerate has no word"):
             write(TrainingPlan(**FSDP2, optimizer=optimizer), "accelerate")

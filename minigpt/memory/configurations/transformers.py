@@ -14,8 +14,7 @@ from minigpt.memory.plan import TrainingPlan
 
 WRITTEN = ("sharding", "reshard_after_forward", "shard_offload", "param_dtype", "checkpointing", "batch",
            "accumulation", "optimizer", "optimizer_loop")  # fmt: skip
-OPTIMIZERS = {"adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"),
-              "sgd": ("sgd", "foreach"), "adafactor": ("adafactor", "foreach")}  # fmt: skip
+OPTIMIZERS = {"adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "sgd": ("sgd", "foreach")}
 INNER = ("version", "auto_wrap_policy", "reshard_after_forward", "cpu_offload", "activation_checkpointing",
          "transformer_layer_cls_to_wrap")  # fmt: skip
 KEYS = ("fsdp", "fsdp_config", "bf16", "fp16", "optim", "per_device_train_batch_size", "gradient_accumulation_steps",

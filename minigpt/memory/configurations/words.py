@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.plan import PRECISIONS, TrainingPlan
 
 # Said where the model is made, where it is called, and where the optimizer is made: by no library's file.
 SCRIPT = frozenset({
@@ -22,15 +22,15 @@ SCRIPT = frozenset({
 
 Words = Mapping[str, tuple[Any, ...]]  # field: the values that go
 
-# torch's DTensor goes through these; bitsandbytes' kernels have no rule for it, and GaLore projects whole matrices.
-OF_DTENSORS = ("adamw", "kahan_adamw", "sgd", "sgd_momentum", "adafactor")
+# torch's DTensor goes through these. bitsandbytes' kernels have no rule for it, Adafactor adds plain tensors to it, and
+# GaLore projects whole matrices.
+OF_DTENSORS = ("adamw", "kahan_adamw", "sgd", "sgd_momentum")
 MIXED = {"same": "no", "bf16": "bf16", "fp16": "fp16"}  # the plan's param_dtype: accelerate's mixed_precision
 
 
 def fsdp2(plan: TrainingPlan) -> Words:
     """What goes with FSDP2 in accelerate, whoever calls it."""
-    whole = tuple(name for name in ("fp32", "bf16", "fp16", "bf16-adam32", "bf16-master", "bf16-master-grad32",
-                                    "bf16-master-grad16+32"))  # fmt: skip
+    whole = tuple(name for name, regime in PRECISIONS.items() if regime.autocast is None)
     return {
         "precision": whole,  # accelerate's "bf16" is FSDP2's policy: param_dtype
         "autocast": (False,),

@@ -35,7 +35,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from math import ceil, prod
+from math import prod
 from typing import Any, NamedTuple
 
 from minigpt.memory.collector import at_rest
@@ -45,6 +45,7 @@ from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.policies import computes_in
 from minigpt.memory.predicted.flops import flops
+from minigpt.memory.predicted.sharded.shards import most_rows
 from minigpt.memory.predicted.start import start
 from minigpt.memory.ranks import OF_RANKS
 from minigpt.values import check_shares, is_number
@@ -158,8 +159,8 @@ def shard_of(model, plan: TrainingPlan) -> Shard:
 def _rows(shape: tuple[int, ...], plan: TrainingPlan) -> int:
     """Numbers of one tensor that rank 0 holds."""
     if plan.sharding == "fsdp2":
-        return ceil(shape[0] / plan.ranks) * prod(shape[1:])
-    return ceil(prod(shape) / plan.ranks)
+        return most_rows(shape, plan.ranks) * prod(shape[1:])
+    return -(-prod(shape) // plan.ranks)
 
 
 def paged(model, plan: TrainingPlan) -> tuple[Crossing, ...]:
