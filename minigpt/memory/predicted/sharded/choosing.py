@@ -33,7 +33,7 @@ def layers_of(
         raise ValueError(f"rank is {rank!r}; of {plan.ranks} ranks allowed: 0 to {plan.ranks - 1}")
     check(architecture, plan)
     if plan.sharding == "fsdp2":
-        return FsdpLayers(tape, architecture, plan, rank)
+        return (architecture.sharded_by or FsdpLayers)(tape, architecture, plan, rank)
     return DdpLayers(tape, architecture, plan) if plan.sharding == "ddp" else FlatLayers(tape, architecture, plan)
 
 
