@@ -55,6 +55,7 @@ assert 2.9 < sent(sharding="fsdp2") < 3 and sent(sharding="fsdp2", reshard_after
 # Llama-2 on several cards.
 big = dict(batch=1, seq_len=2048, checkpointing="full")
 seventy = Architecture.of("llama-2-70b").parameters
+codes = Architecture.of("llama-2-70b").linear_parameters / 2  # bytes of 4-bit weights
 
 
 def peak(model, sharding, ranks, **more):
