@@ -3,8 +3,8 @@
 For two ranks the sum of two gradients has one order, so all weights are equal to the last bit. For three, gloo adds in
 another order than autograd, and 1 / 3 is rounded: sums of weights agree to 1e-5.
 
-In the peaks' formulas P is a block's bytes, R those of what is in no block, E the head's gradient; P3 and R3 are with the
-padding of three ranks. What is left, the activations at that instant, must not depend on how many ranks there are.
+In the peaks' formulas P is a block's bytes, R those of what is in no block, E the head's gradient; P3 and R3 are with
+the padding of three ranks. What is left, the activations at that instant, must not depend on how many ranks there are.
 """
 
 import pytest

@@ -46,10 +46,9 @@ def _policies(plan: TrainingPlan) -> dict:
 def _check(plan: TrainingPlan) -> None:
     """Raise ValueError for a plan that is not measured with ranks."""
     only = {"optimizer_in_backward": (False,), "step": ("steady", "first"), "float32_outputs": (False,)}
+    only["loss"] = ("model", "shifted")  # others go round the model's own forward, where weights are gathered
     if plan.sharding in BY_HAND:
         only |= {"optimizer": NUMBER_BY_NUMBER, "shard_offload": ("none",), "zero_grad": ("before_forward",)}
-    if plan.sharding != "fsdp2":
-        only["loss"] = ("model", "shifted")
     for name, allowed in only.items():
         if getattr(plan, name) not in allowed:
             text = ", ".join(map(str, allowed))
