@@ -22,7 +22,7 @@ from minigpt.memory import TrainingPlan, predict
 from minigpt.memory.buckets import Reserved
 from minigpt.memory.predicted.reserved import reserve
 from minigpt.memory.units import GB, GIB, MIB
-from tools import litgpt
+from tools import fsdp_qlora, litgpt
 from tools.fitcheck import model as repeating
 
 PUBLISHED = Path(__file__).parent.parent / "tests" / "readings" / "published.csv"
@@ -128,7 +128,7 @@ def _on_card(model: str, plan: TrainingPlan) -> Reserved:
 def lightning(row: dict[str, str]) -> Compared:
     """LitGPT's resource tables: a step of its own code, or the weights of generation."""
     if "FSDP" in row["notes"]:
-        return _unreached(row, "LitGPT", "two GPUs: sharding is not in predict")
+        return _unreached(row, "LitGPT", "torch's first FSDP over flat parameters of which a part is frozen")
     if row["method"].startswith("adapter"):
         return _unreached(row, "LitGPT", "LLaMA-Adapter is not a method of the plan")
     bits = row["weight_dtype"]
@@ -150,6 +150,17 @@ def peft(row: dict[str, str]) -> Compared:
     return Compared(row["id"], "peft", f"{_what(row)} after the step", after * GIB, static)
 
 
+def answer(row: dict[str, str]) -> Compared:
+    """AnswerDotAI/fsdp_qlora on two cards of 24 GiB, each of which runs the same step: rank 0's."""
+    kind = "offload" if "CPU offload" in row["notes"] else "DDP" if "DDP" in row["notes"] else "FSDP"
+    name = row["model"].lower()
+    card = fsdp_qlora.on_card(name, int(row["batch"]), int(row["seq"]), "RTX 3090", kind)
+    what = f"{_what(row)} {kind}"
+    if row["kind"] == "allocated":
+        return Compared(row["id"], "fsdp_qlora", what, _bytes(row), card.allocated)
+    return Compared(row["id"], "fsdp_qlora, reserved", what, _bytes(row), card.reserved)
+
+
 def _because(group: str, reason: str) -> Callable[[dict[str, str]], Compared]:
     return lambda row: _unreached(row, group, reason)
 
@@ -160,7 +171,7 @@ GROUPS = {
     "peftM": peft,
     "swift": _because("ms-swift", "the table does not say whether it is allocated or reserved memory"),
     "tune": _because("torchtune", "its own kernels and packing; lengths of the unpacked batches are not given"),
-    "fsdpq": _because("fsdp_qlora", "two GPUs: sharding is not in predict"),
+    "fsdpq": answer,
     "liger": _because("Liger", "one kernel, not a training step"),
 }
 

@@ -20,6 +20,12 @@ class Account:
         self.events: list[tuple[str, Record, int]] = []
         self.emptied: list[int] = []  # after how many events a card's cache was emptied
 
+    def born(self, record: Record) -> None:
+        self.events.append((self.phase, record, BORN))
+        self.live = live = self.live + record.nbytes
+        if live > self.peak:
+            self.peak, self.peak_event, self.peak_at = live, len(self.events), record.born
+
     def save(self, storage: Storage) -> None:
         storage.saved += 1
         if storage.saved == 1:
@@ -38,7 +44,7 @@ class Account:
                 alive[record] = TEMPORARY
             elif kind == DEAD:
                 del alive[record]
-            else:
+            elif record.bucket is None:
                 alive[record] = ACTIVATIONS if kind == SAVED else TEMPORARY
         return [(place if record.bucket is None else record.bucket, record) for record, place in alive.items()]
 

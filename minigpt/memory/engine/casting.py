@@ -70,9 +70,9 @@ def _lowered(x: Value) -> Value:
         return x
     if not _remembered(x):
         return cast(x, dtype)
-    if x.storage not in tape.casts:
-        tape.casts[x.storage] = cast(x, dtype)
-    return tape.casts[x.storage]
+    if x.source not in tape.casts:
+        tape.casts[x.source] = cast(x, dtype)
+    return tape.casts[x.source]
 
 
 def _remembered(x: Value) -> bool:
@@ -85,9 +85,9 @@ def lowered_unrecorded(x: Value) -> Value:
     tape, inside = x.storage.tape, views.detach(x)
     if tape.autocast is None or not _remembered(x):
         return inside
-    if x.storage not in tape.casts:
-        tape.casts[x.storage] = cast(inside, tape.autocast)
-    return views.detach(tape.casts[x.storage])
+    if x.source not in tape.casts:
+        tape.casts[x.source] = cast(inside, tape.autocast)
+    return views.detach(tape.casts[x.source])
 
 
 def raised(*values: Value | None) -> list[Any]:

@@ -44,10 +44,7 @@ class Storage:
     ) -> None:
         self.tape, self.saved = tape, 0  # saved: how many nodes have saved it
         self.record = record = Record(nbytes, bucket, (tape.phase, tape.block, tape.doing), shape, dtype)
-        tape.events.append((tape.phase, record, BORN))
-        tape.live = live = tape.live + nbytes
-        if live > tape.peak:
-            tape.peak, tape.peak_event, tape.peak_at = live, len(tape.events), record.born
+        tape.born(record)
 
     def was(self, nbytes: int, dtype: str) -> None:
         """What it turns out to have been from its birth on; for one that outlives the step."""

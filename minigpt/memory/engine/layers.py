@@ -14,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from minigpt.memory.engine import adapters, ops, views
+from minigpt.memory.engine.alone import Alone
 from minigpt.memory.engine.tape import WEIGHTS, Leaf, Storage, Tape, Value
 from minigpt.memory.plan import TrainingPlan
 
@@ -63,13 +64,17 @@ class Layers:
     """The weights, as Values by name, and ``layers(x, name)``, the linear layer called ``name`` on x.
 
     ``trained``: the Values that take a gradient, in the optimizer's order. What was ``loaded`` is there already.
+    ``updates_on``: the tape of what the optimizer reads and writes, where that is not on this one.
     """
+
+    updates_on: Tape | None = None
 
     def __init__(
         self, tape: Tape, architecture: Architecture, plan: TrainingPlan, loaded: Loaded | None = None
     ) -> None:
         self.tape, self.plan, self.architecture = tape, plan, architecture
         self.loaded = loaded or {}
+        self.ranks = Alone()
         self.weights: dict[str, Value] = {}
         self.quantized: dict[str, tuple[int, int]] = {}  # shape (n_out, n_in), by name
         self.trained: list[Value] = []

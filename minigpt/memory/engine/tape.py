@@ -57,7 +57,7 @@ class Tape(Account):
         self.cuda, self.autocast = cuda, autocast
         self.kernels = Kernels()  # what they ask for beside their results
         self.counts_host = not cuda  # whether the CPU's memory is that of the model
-        self.casts: dict[Storage, Value] = {}  # autocast's cache, for as long as its block lasts
+        self.casts: dict[Leaf, Value] = {}  # by the leaf: autocast's cache, for as long as its block lasts
         self._nodes = 0
         self.recomputed: list[Storage] = []  # what the running node asked a checkpointed block for
         self.keep = self.keep_saved  # what a node does with what it saves; a checkpointed block has its own ways
@@ -161,7 +161,8 @@ class Tape(Account):
                 del incoming
                 continue
             self.block, self.doing = node.block, node.name
-            handles = node.saved if node.saved and type(node.saved[0]) is not Storage else ()  # all of them, or none
+            # All of what is saved are handles, or none.
+            handles = node.saved if node.saved and not isinstance(node.saved[0], Storage) else ()
             if handles:
                 self.recomputed = [handle.unpack() for handle in handles]
             gradients = node.backward(*incoming)

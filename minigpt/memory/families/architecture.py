@@ -82,6 +82,8 @@ class Architecture:
 
     product: ClassVar[Callable[..., Value]] = staticmethod(ops.linear)  # a layer of the blocks: (x, weight, bias)
 
+    sharded_by: ClassVar[Callable | None] = None  # what lays out its weights on a rank, where that is not fully_shard
+
     def __post_init__(self) -> None:
         check_choice({**FAMILIES, **OTHERS}, family=self.family)
         check_counts(most=MOST_LAYERS, n_layer=self.n_layer)

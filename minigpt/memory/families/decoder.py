@@ -95,8 +95,12 @@ def run_block(layers: Layers, i: int, block: Callable[[int], Callable[..., Value
     """Block ``i``, which ``block(i)`` makes, checkpointed if the plan says so: also in a row with those after it, which
     then have run when it is their turn. What else a block is given lives as long as it does.
     """
+    layers.tape.block = f"block {i}"
+    return layers.ranks.block_ends(i, _run_block(layers, i, block, *layers.ranks.block_begins(i, inputs)))
+
+
+def _run_block(layers: Layers, i: int, block: Callable[[int], Callable[..., Value]], *inputs: Value) -> Value:
     tape, plan = layers.tape, layers.plan
-    tape.block = f"block {i}"
     runs = segments(plan.checkpointing, layers.architecture.n_layer, plan.every_n_layers)
     segment = next((some for some in runs if i in some), None)
     if segment is None:

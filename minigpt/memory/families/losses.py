@@ -58,6 +58,7 @@ def returned(layers: Layers) -> None:
 
 def shifted_loss(layers: Layers, logits: Value, targets: Value) -> Value:
     """A loop's own: ``logits[:, :-1].contiguous()`` against ``targets[:, 1:]``; the model's outputs live through it."""
+    logits = layers.ranks.forward_ends(logits)
     B, T, V = logits.shape
     autocast = layers.tape.autocast
     if layers.wrapped:  # then the loss is outside of autocast

@@ -57,6 +57,7 @@ class MiniGPT(Architecture):
         if plan.loss == "shifted":
             return shifted_loss(layers, logits, targets)
         if plan.holds == "outputs":
+            logits = layers.ranks.forward_ends(logits)
             layers.outputs.append(logits)
         return self._cross_entropy(layers, logits, targets)
 

@@ -7,6 +7,9 @@ and each storage asks the allocator for a block when it is born and gives it bac
 
 New segments have addresses downwards (``allocator.device``), the one thing that no source tells.
 
+With several ranks it is rank 0's card. A sharded model's shards are there when loading is done, as from a checkpoint of
+shards. What the library that sends asks for by itself is beside torch's allocator: NCCL's buffers.
+
 Left out: how 8-bit weights and mixtures in 4 bits are loaded, another library's allocations, the next batch made before
 the last one dies, and the CUDA context, which is beside what is reserved.
 """
@@ -24,6 +27,9 @@ from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.allocator import Allocator, Block, Device, OutOfMemoryError
 from minigpt.memory.predicted.training import Training
+
+# FSDP's own streams, by what is made on them: a block of one stream is given to no other.
+STREAMS = {"all-gather": 1, "reduce-scatter, shard": 2}
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def replay(tape: Account, allocator: Allocator, began: int = 0, marks: Marks | N
         if count == began:
             _count_anew(allocator)
         if kind == BORN and record.nbytes:  # torch asks for nothing where there are no bytes
-            live[record] = allocator.allocate(record.nbytes)
+            live[record] = allocator.allocate(record.nbytes, STREAMS.get(record.born[2], 0))
             if marks is not None:
                 marks.see(count, record, allocator, count >= began)
         elif kind == DEAD and record.nbytes:

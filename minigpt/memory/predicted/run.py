@@ -23,12 +23,20 @@ Result = TypeVar("Result")
 
 
 @at_rest()
-def run(model, plan: TrainingPlan, finish: Callable[[Any, int], Result], kind: type[Tape] = Tape) -> Result:
+def run(
+    model,
+    plan: TrainingPlan,
+    finish: Callable[[Any, int], Result],
+    kind: type[Tape] = Tape,
+    rank: int = 0,
+    seen: Callable[[Start], None] = lambda began: None,
+) -> Result:
     """What ``finish(tape, bytes of frozen weights)`` makes of the step, while all that outlives it is still alive.
 
-    ``kind``: the class of the tape, for one that notes more.
+    ``kind``: the class of the tape, for one that notes more. ``rank``: whose step it is. ``seen``: told what is there
+    when the step has ended.
     """
-    began = start(model, plan, kind)
+    began = start(model, plan, kind, rank=rank)
     refuse(began.architecture, plan)
     tape, layers = began.tape, began.layers
     if not plan.optimizer_in_backward and plan.zero_grad != "before_forward" and plan.step in ("steady", "refresh"):
@@ -36,6 +44,7 @@ def run(model, plan: TrainingPlan, finish: Callable[[Any, int], Result], kind: t
     batch = make_batch(tape, plan)
     kept = one_step(began, plan, batch)
     result = finish(tape, began.frozen())
+    seen(began)
     del tape.keep  # its own method: a cycle
     del kept, batch, began
     return result
@@ -51,7 +60,8 @@ def one_step(began: Start, plan: TrainingPlan, batch: list[Value]) -> tuple:
     loss = outputs = None
     for i in range(plan.accumulation):
         tape.phase, tape.autocast = "forward", plan.autocast_dtype
-        loss = architecture.loss(layers, tokens, targets)
+        layers.ranks.forward_begins()
+        loss = layers.ranks.forward_ends(architecture.loss(layers, tokens, targets))
         tape.casts.clear()  # autocast forgets its cache when its block ends
         returned(layers)
         outputs = [*layers.outputs, layers.embedded, *tape.contexts]  # what the last pass returned dies here
@@ -61,9 +71,12 @@ def one_step(began: Start, plan: TrainingPlan, batch: list[Value]) -> tuple:
             for value in layers.trained:
                 value.source.gradient = None
         tape.backward(loss)
+        layers.ranks.backward_ends()
     tape.phase, tape.block = "step", ""
+    layers.ranks.step_begins()
     if not plan.optimizer_in_backward:
         optimizer.update(layers.trained)
+    layers.ranks.step_ends()
     return loss, outputs
 
 

@@ -12,6 +12,7 @@ from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted import loading
 from minigpt.memory.predicted.cuda import CudaKernels
 from minigpt.memory.predicted.optimizer import Optimizer
+from minigpt.memory.predicted.sharded.choosing import layers_of
 from minigpt.memory.room import check_fit
 
 
@@ -29,15 +30,13 @@ class Start(NamedTuple):
         return self.layers.frozen_bytes() + sum(storage.record.nbytes for storage in self.buffers)
 
 
-def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = False) -> Start:
+def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = False, rank: int = 0) -> Start:
     """The model, the optimizer and its state, on a tape of this ``kind``.
 
     ``cold``: as a card finds it that has done nothing yet: the model is loaded, and cuBLAS has no workspaces.
     Raises ValueError, naming the field, for what is not covered.
     """
     architecture = Architecture.of(model)
-    if plan.sharding != "none":
-        raise ValueError(f"sharding is {plan.sharding!r}; predicted so far: none")
     check_fit(architecture, plan)
     architecture.check(plan)
     card = GPUS[plan.card] if plan.card else None
@@ -46,9 +45,9 @@ def start(model, plan: TrainingPlan, kind: type[Tape] = Tape, *, cold: bool = Fa
         tape.kernels = CudaKernels(card.workspace, card.processors, card.threads, card.capability)
         if not cold and plan.step != "first":
             tape.kernels.begin(tape)
-    pieces = cold and loading.loads_in_pieces(architecture, plan)
-    layers = Layers(tape, architecture, plan, loading.load(tape, architecture, plan) if pieces else None)
-    optimizer = Optimizer(tape, layers, plan)
+    pieces = cold and plan.sharding in ("none", "ddp") and loading.loads_in_pieces(architecture, plan)
+    layers = layers_of(tape, architecture, plan, rank, loading.load(tape, architecture, plan) if pieces else None)
+    optimizer = Optimizer(layers.updates_on or tape, layers, plan)
     if plan.step != "first":
         optimizer.state(layers.trained)
     tape.doing = "buffers"
