@@ -237,7 +237,7 @@ def calculated(method, seq_len, recipe, kind):
 
 
 def last_stop(recipe, kind):
-    return max(n for n in LENGTHS if calculated("qlora", n, recipe, kind).verdict.fits)
+    return next(n for n in sorted(LENGTHS, reverse=True) if calculated("qlora", n, recipe, kind).verdict.fits)
 
 
 stops = {(recipe, kind): last_stop(recipe, kind) for recipe in ("hf-trainer", "trl-sft") for kind in (OWN, "none")}

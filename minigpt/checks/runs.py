@@ -2,7 +2,6 @@
 
     begun = Beginning(PRESET, config, SEED, device)    what the runs of a notebook begin from
     trained(models, 2)                                 the notebook's models, by name
-    fetched(model, begun.model(), what)                the judge's model, with the weights of the notebook's
     learned(model, begun, margin, draw)                its loss on held-out pairs, which must be lower than the start's
 
 What a notebook says of its own losses counts for nothing here.
@@ -17,12 +16,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minigpt.base import load_base
 from minigpt.checks import training
 from minigpt.checks.closing import knows
-from minigpt.checks.probes import models as probes
 from minigpt.checks.verdict import Wrong
 from minigpt.data import docstring_pairs, pair_batches
 from minigpt.model import GPT, GPTConfig
@@ -61,29 +59,6 @@ def trained(models, count: int) -> Mapping:
     if not isinstance(models, Mapping) or len(models) != count:
         raise Wrong("not-run", f"models has not the {count} runs in it: run all cells of this part, in order")
     return models
-
-
-def fetched(model, into: nn.Module, what: str) -> nn.Module:
-    """``into``, with the weights of ``model``. Raises Wrong where these are not of its kind."""
-    return loaded(weights(model, what), into, what)
-
-
-def weights(model, what: str) -> dict[str, Tensor]:
-    """The weights of a model by name, as numbers."""
-    said = probes.weights(model)
-    if not isinstance(said, Mapping) or not all(type(w) is Tensor for w in said.values()):
-        raise Wrong("other-model", f"{what}: it has no weights")
-    if not all(w.layout == torch.strided and not w.is_meta for w in said.values()):
-        raise Wrong("other-model", f"{what}: its weights have no numbers")
-    return dict(said)
-
-
-def loaded(said: dict[str, Tensor], into: nn.Module, what: str) -> nn.Module:
-    """``into``, with these weights."""
-    if {name: w.shape for name, w in said.items()} != {name: w.shape for name, w in into.state_dict().items()}:
-        raise Wrong("other-model", f"{what}: its weights are not those of the model that this run begins from")
-    into.load_state_dict(said)
-    return into
 
 
 def learned(model: nn.Module, begun: Beginning, margin: float, draw: int, what: str) -> float:

@@ -30,9 +30,10 @@ from torch import Tensor, nn
 from minigpt import train
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, same, show
+from minigpt.checks.fetching import fetched
 from minigpt.checks.naming import Hints, given
-from minigpt.checks.probes import models, unless_wrong
 from minigpt.checks.probes import training as asked
+from minigpt.checks.probes import unless_wrong
 from minigpt.checks.verdict import Wrong
 from minigpt.data import Batch
 from minigpt.model import GPT, IGNORE, GPTConfig
@@ -154,7 +155,7 @@ def micro_batches(counts: tuple[int, ...]) -> list[Batch]:
 
 def validation_fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
     """``fell`` of a ``model`` that may live elsewhere: it is built as ``start`` is, and only its weights come here."""
-    return fell(fetched(model, start), start, batches, margin)
+    return fell(fetched(model, copy.deepcopy(start), "model"), start, batches, margin)
 
 
 def fell(model: nn.Module, start: nn.Module, batches, margin: float) -> tuple[float, float]:
@@ -181,17 +182,6 @@ def trains(step: Callable) -> None:
     if not (after := evaluate(model, batches)) < before - 0.05:
         raise Wrong("does-not-train", f"20 calls of your step take the loss of a small model from {before:.3f} to "
                     f"{after:.3f} on the very batches that they see; it must fall")  # fmt: skip
-
-
-def fetched(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A copy of ``like`` that has the weights of ``model``, wherever that is."""
-    weights, mine = models.weights(model), copy.deepcopy(like)
-    try:
-        mine.load_state_dict(weights)
-    except (RuntimeError, TypeError, AttributeError):
-        raise Wrong("other-model", "model has other tensors than the model that the lab starts from: run all cells of "
-                    "the training run, in order, and call nothing else model") from None  # fmt: skip
-    return mine
 
 
 def _shares(batches: list[Batch]) -> list[float]:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 from tools import ROOT
 
@@ -31,8 +32,13 @@ class Known:
 
 def known(checks: list[str]) -> Known:
     """Of these check cells. Raises ValueError where what they import cannot be imported."""
+    return _known(tuple(imports(checks)))
+
+
+@cache
+def _known(statements: tuple[str, ...]) -> Known:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.grading.truths"], input=json.dumps(imports(checks)), capture_output=True,
+        [sys.executable, "-m", "tools.grading.truths"], input=json.dumps(statements), capture_output=True,
         text=True, cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT)), timeout=SECONDS,
     )  # fmt: skip
     if done.returncode:

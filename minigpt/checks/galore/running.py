@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from minigpt import train
-from minigpt.checks import runs
+from minigpt.checks import fetching, runs
 from minigpt.checks.calling import explained
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close, integer, same
@@ -69,8 +69,8 @@ def steps(galore_step: Callable, begun: runs.Beginning) -> None:
 def learned(models, case: tuple[runs.Beginning, float, int]) -> None:
     begun, margin, draw = case
     for (name, model), method in zip(runs.trained(models, 3).items(), ("full", "galore", "lora")):
-        said, start = runs.weights(model, name), begun.model()
-        made = runs.loaded(said, adapted(start, said, name) if method == "lora" else start, name)
+        said, start = fetching.weights(model, name), begun.model()
+        made = fetching.loaded(said, adapted(start, said, name) if method == "lora" else start, name)
         runs.learned(made, begun, margin, draw, name)
         fresh = begun.model()
         if method == "lora":

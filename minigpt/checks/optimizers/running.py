@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt import train
-from minigpt.checks import runs
+from minigpt.checks import fetching, runs
 from minigpt.checks.closing import by_hand, knows
 from minigpt.checks.comparing import integer, same
 from minigpt.checks.optimizers import eight_bit, storage
@@ -61,7 +61,7 @@ def steps(adam8bit_step: Callable, begun: runs.Beginning) -> None:
 
 def learned(models, case: tuple[runs.Beginning, float, int]) -> None:
     begun, margin, draw = case
-    found = {name: runs.fetched(model, begun.model(), name) for name, model in runs.trained(models, 2).items()}
+    found = {name: fetching.fetched(model, begun.model(), name) for name, model in runs.trained(models, 2).items()}
     float32, eight = found.values()
     if all(map(same, float32.parameters(), eight.parameters())):
         raise Wrong("one-run", "the two models have the same weights: each is to be trained with its own optimizer")

@@ -98,18 +98,20 @@ class Watch(TorchDispatchMode):
         return sum(nbytes for key, nbytes in self._alive.items() if key not in without)
 
     def __enter__(self) -> Watch:
+        gc.freeze()  # so that ``alive`` looks through what comes after, and not through all that is imported
         self._saving.__enter__()
         return super().__enter__()
 
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
         self._saving.__exit__(*exception)
+        gc.unfreeze()
 
 
 def python_bytes(run: Callable):
     """(what ``run()`` gives, bytes that Python has more after it than before: of lists, of numpy's arrays)."""
     run()  # what is imported and remembered at a first run
-    gc.collect()
+    gc.freeze()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -118,3 +120,4 @@ def python_bytes(run: Callable):
         return given, tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
