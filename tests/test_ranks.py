@@ -128,7 +128,8 @@ def test_the_ledger_of_each_rank(measured):
     assert keeps["ddp"] == (M, M, 2 * M + 4 * TENSORS)
     assert keeps["ddp in buckets"] == (M, M + LARGEST, 2 * M + 4 * TENSORS)  # one whose copy is not in the bucket yet
     assert keeps["zero1"] == (M, M, M + 4 * 5)
-    assert keeps["zero2"] == (M, P + (L - 1) * P // 2, M + 4 * 5)  # the last block's whole, beside the others' shards
+    most = P + (L - 1) * P // 2 + 4 * C  # the first block's and the last norm's own, beside the others' shards
+    assert keeps["zero2"] == (M, most, M + 4 * 5)
     assert keeps["zero3"] == (*sharded, M + 4 * 5)
     adapters = L * 2 * 4 * (2 * C) * 4
     assert keeps["lora"] == ((M + adapters) // 2, adapters // 2, adapters + 4 * 2 * 2 * L)

@@ -66,9 +66,8 @@ def _raise_the_cause(ended: dict, stopped: list[str], patience: float) -> None:
             raise error
     if errors and stopped:
         waiting = ", ".join(errors)
-        raise TimeoutError(
-            f"{stopped[0]} came to no collective for {patience:g} seconds, while {waiting} waited for it"
-        )
+        text = f"it came to no collective within the {patience:g} seconds of patience"
+        raise TimeoutError(f"{stopped[0]} kept {waiting} waiting: {text}")
     for error in errors.values():
         raise error
 
