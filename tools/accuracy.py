@@ -2,8 +2,8 @@
 
 Every case (``tools.cases``) builds the real model (MiniGPT's code, or transformers'), trains it for two steps and
 meters the second; the prediction never sees it. All run on real CPU tensors, which for models so small take a fifth of
-the time of fake ones; each N-th runs on those too, if it can. What predict refuses is counted and named. Processors
-share the work.
+the time of fake ones; each N-th runs on those too, if it can. Several ranks are as many processes.
+What predict refuses is counted and named. Processors share the work.
 
 At the end, ten models that predict does not know are measured as large as they are, on fake tensors.
 """
@@ -25,6 +25,7 @@ from statistics import median
 from tqdm import tqdm
 
 from minigpt.memory import BUCKETS, StepMemory, TrainingPlan, predict, predict_evaluation
+from minigpt.memory.predicted.sharded import rank
 from minigpt.memory.units import gb
 from tools.cases import Case, groups
 from tools.fuzz_case import quick_and_quiet
@@ -33,6 +34,7 @@ from tools.published import compare_published, near, table
 
 PERSISTENT = ("weights", "gradients", "optimizer")
 TOLERANCE = 0.001  # of activations and peak
+AT_A_TIME = 16  # cases of several ranks for which processes are started once
 LARGE = TrainingPlan(batch=2, seq_len=64, precision="bf16")  # mamba's scan takes a second for each token
 
 
@@ -76,6 +78,31 @@ def run_case(job: tuple[str, Case, str]) -> Row:
         return Row(*job, refused=" ".join(str(refusal).split()))
     except Exception as error:
         return Row(*job, failed=f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def run_ranks(group: str, cases: list[Case]) -> Iterator[Row]:
+    """The comparisons of cases with several ranks, each of the rank that differs most."""
+    from minigpt.memory.measured.ranks import measure_many_ranks
+
+    for at in range(0, len(cases), AT_A_TIME):
+        some = cases[at : at + AT_A_TIME]
+        try:
+            measured = measure_many_ranks({str(case): (MODELS[case.model], case.plan) for case in some})
+        except Exception as error:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            yield from (Row(group, case, "cpu", failed=text) for case in some)
+            continue
+        yield from (_of_ranks(group, case, measured[str(case)]) for case in some)
+
+
+def _of_ranks(group: str, case: Case, measured: list[StepMemory] | ValueError) -> Row:
+    try:
+        if isinstance(measured, ValueError):
+            raise measured
+        found = [errors(rank(MODELS[case.model], case.plan, i), step) for i, step in enumerate(measured)]
+    except ValueError as refusal:
+        return Row(group, case, "cpu", refused=" ".join(str(refusal).split()))
+    return Row(group, case, "cpu", found=max(found, key=lambda one: max(abs(size) for size, _ in one.values())))
 
 
 def run_large(config: dict) -> str:
@@ -150,15 +177,18 @@ def main() -> int:
     began = time.perf_counter()
     published = compare_published()
     print(table(published) + "\n")
+    sharded = chosen.pop("sharded", [])
     jobs = [(group, case, "cpu") for group, some in chosen.items() for case in some]
     jobs += [(group, case, "fake") for group, case, _ in jobs[::every] if not case.needs_values]
     rows = list(shared(run_case, jobs, "case"))
+    rows += tqdm(run_ranks("sharded", sharded), total=len(sharded), unit="case")
     print(report(rows) + "\n")
+    cases = len({job[1] for job in jobs}) + len(sharded)
     print(
         f"{'measured only':<14} {'weights':>12} {'peak':>12}  {'took':>7}  {LARGE.batch}x{LARGE.seq_len}, bf16, peak in"
     )
     print("\n".join(shared(run_large, MEASURED_ONLY, "model")) + "\n")
-    print(f"{len({job[1] for job in jobs}):,} cases, {len(jobs):,} comparisons, {time.perf_counter() - began:.0f} s")
+    print(f"{cases:,} cases, {len(jobs) + len(sharded):,} comparisons, {time.perf_counter() - began:.0f} s")
     held = holds(rows)
     print("weights, gradients and optimizer exact, activations and peak within 0.1%: " + ("yes" if held else "NO"))
     close = near(published)

@@ -3,6 +3,7 @@
     full, adapters    a grid, and beside it each older word of the plan once a model
     words: ...        each newer word, with what it goes together with
     families: NAME    every model of the family, under plans that reach all of its code
+    sharded           several ranks (``tools.cases_sharded``)
 
 MiniGPT has no cache, so that plans which ask for one leave it out or are not its.
 """
@@ -59,8 +60,11 @@ class Case:
 
 def groups() -> dict[str, list[Case]]:
     """Every case by the name of its group; one that several have is the first one's."""
+    from tools.cases_sharded import sharded_cases  # which is written in the words of this file
+
     by_family = {f"families: {one}": family_cases(one) for one in FAMILIES}
     found: dict[str, list[Case]] = {"full": cases(), "adapters": adapter_cases(), **word_cases(), **by_family}
+    found["sharded"] = sharded_cases()
     first = {case: group for group, some in reversed(found.items()) for case in some}
     return {group: [case for case in dict.fromkeys(some) if first[case] == group] for group, some in found.items()}
 

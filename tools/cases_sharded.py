@@ -32,7 +32,7 @@ def sharded_cases() -> list[Case]:
     return [
         *each(SOME, cross([TWO], kinds, ways)),
         *each(SOME, cross([TWO], one_of("sharding", ("ddp", "zero1", "zero2", "fsdp2")), frozen)),
-        *each(SOME, cross([TWO], fsdp, [*policies, kept])),
+        *each(SOME, cross([TWO], fsdp, [*policies, kept, dict(shard_offload="parameters")])),
         *each(SOME, cross([TWO], fsdp, [SUMMED], [dict(accumulation=2), CHECKPOINTED, kept])),
         *each(SOME, cross([TWO], views, [{}, BF16, dict(accumulation=2)])),
         *each(["minigpt"], cross([TWO], replicated, own)),

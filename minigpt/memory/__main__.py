@@ -27,6 +27,7 @@ from minigpt.memory.names import KNOWN, left_out, resolve
 from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predicted.evaluation import predict_evaluation
 from minigpt.memory.predicted.reserved import reserve
+from minigpt.memory.predicted.sharded import communication
 from minigpt.memory.predicted.step import predict
 from minigpt.memory.readings import write_atomically
 from minigpt.memory.recipes import APART, RECIPES
@@ -121,6 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"to is {path!r}; it needs write, a library's name")
         report = _measured(model, plan) if measured else _predicted(model, plan)
         report["tensors"] = explain(model, plan) if tensors else ()
+        report["sent"] = communication(model, plan) if plan.ranks > 1 else ()
         report["evaluation"] = _evaluated(model, plan, measured, **asked)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -217,6 +219,9 @@ def _text(report: dict) -> str:
         lines += ["", f"evaluation: {gb(total)} = {gib(total)}, in {evaluation.peak_at}"]
         lines += [str(judge(evaluation, report["plan"])).split("\n")[0]] if report["plan"].card else []
     lines += ["", str(verdict) if verdict else f"fits on: {', '.join(report['cards']) or 'none of the known cards'}"]
+    lines += (
+        ["", "a rank sends, and receives as much, in each step:", *map(str, report["sent"])] if report["sent"] else []
+    )
     lines += ["", "alive at the predicted peak:", table(report["tensors"])] if report["tensors"] else []
     return "\n".join(lines)
 
@@ -256,6 +261,7 @@ def _json(report: dict) -> str:
                 "reserved": evaluation.card and evaluation.card.reserved,
             },
             "frozen": step.frozen,
+            "sent": [{**asdict(one), "sent": one.sent} for one in report["sent"]],
             "notes": report["notes"],
             "verdict": verdict and verdict.as_dict(),
             "tensors": as_dicts(report["tensors"]),

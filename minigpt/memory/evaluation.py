@@ -32,7 +32,9 @@ class Evaluation:
             check_counts(eval_accumulation_steps=self.eval_accumulation_steps)
 
     def check(self, plan: TrainingPlan) -> None:
-        """Raise ValueError for a training whose evaluation Trainer does not make."""
+        """Raise ValueError for a training whose evaluation Trainer does not make, or that is not followed."""
+        if plan.sharding != "none":
+            raise ValueError(f"sharding is {plan.sharding!r}; an evaluation is one rank's alone: allowed with it: none")
         if plan.loss != "model" or plan.logits_to_keep:
             name, right = ("logits_to_keep", 0) if plan.loss == "model" else ("loss", "model")
             raise ValueError(f"{name} is {getattr(plan, name)!r}; in Trainer's evaluation it must be {right!r}")

@@ -10,7 +10,10 @@ the blocks in use: of 41 published steps on a T4 the worst reserved 6.0% more th
 within 0.3%. What is measured is known by its tensors alone; for it room is what is left where the allocator reserves
 RESERVED more than those: 4 to 42%, with 12% in the middle, in the same steps.
 
-Left out: what other programs hold on the card, and sharding.
+With several ranks the card is one rank's, and no step that fits is sure: NCCL's buffers lie beside torch's allocator,
+and their size depends on how the cards are connected.
+
+Left out: what other programs hold on the card.
 """
 
 from __future__ import annotations
@@ -178,6 +181,9 @@ def judge(step: StepMemory, plan: TrainingPlan, architecture: Architecture | Non
         needs, room, does = step.card.reserved, gpu.room, not step.card.failed
         sure = needs * (1 + MARGIN) <= room if does else step.card.allocated > room
     warnings = [beyond_context(architecture, plan)] if architecture else []
+    if plan.ranks > 1:
+        sure = sure and not does
+        warnings.append(f"each of {plan.ranks} ranks on a {plan.card} of its own; what NCCL takes there is not counted")
     if (half := computes_in(plan)) not in ("float32", *gpu.formats):
         warnings.append(f"{plan.card} has no {half}: it is emulated, slowly; precision fp16 is native")
         if plan.attention == "sdpa":  # torch's sdp_utils.cpp: no fused kernel takes bfloat16 below capability 8.0

@@ -236,6 +236,9 @@ class MemoryMeter(TorchDispatchMode):
                 self._book_gradient(parameter)
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
+                    hooks: Any = parameter._post_accumulate_grad_hooks
+                    for other in list(hooks)[:-1]:  # which may take the gradient away, and comes later now
+                        hooks[other] = hooks.pop(other)
             for buffer in self.model.buffers():
                 self._book(buffer, WEIGHTS, frozen=True)
             for module in self.model.modules():

@@ -80,8 +80,9 @@ def one_rank(cases: list, rank: int, meeting: Meeting) -> list:
 def measure_rank(model, plan: TrainingPlan, rank: int) -> StepMemory:
     """This rank's step, in a process that has joined the others."""
     torch.manual_seed(0)  # the same weights everywhere
+    built = build(model, plan)  # before the meter, which would take what libraries keep for themselves for the step's
     with MemoryMeter() if plan.sharding == "ddp" else contextlib.nullcontext() as before:
-        module, optimizer = share(build(model, plan), plan)
+        module, optimizer = share(built, plan)
         torch.manual_seed(1 + rank)
         batch = make_batch(module, plan)
         for _ in range(WARM[plan.sharding] if plan.step == "steady" else 0):

@@ -27,6 +27,8 @@ def predict_static(model, plan: TrainingPlan) -> Ledger:
     Raises ValueError for what is not covered, naming the field, and for matrices that GPTQ and AWQ cannot hold.
     """
     architecture = Architecture.of(model)
+    if plan.sharding != "none":
+        raise ValueError(f"sharding is {plan.sharding!r}; what stays on a rank is in the ledger of predict")
     if plan.method == "qlora" and plan.quantization in ("gptq", "awq"):
         _check_groups(architecture, plan)
     with at_rest():

@@ -3,11 +3,13 @@
     all-gather        each rank gives a shard and gets the whole of n bytes         (W - 1) / W n
     reduce-scatter    each rank gives n bytes and gets its shard of their mean      (W - 1) / W n
     all-reduce        each rank gives n bytes and gets their mean                   2 (W - 1) / W n
+    broadcast         each rank gets the first one's n bytes                                      n
 
 So much goes out of every rank, and as much comes in, if no byte goes twice over the same way (a ring); no algorithm
 needs less. Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009); NCCL's tests, PERFORMANCE.md.
 
-Left out: the few bytes by which ranks agree on the beginning of a training, and the buffers that DDP sends around.
+Of a broadcast the first rank receives nothing, and the last sends nothing on. Left out: the few bytes by which ranks
+agree on how a training begins.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from minigpt.memory.engine.alone import Alone
+from minigpt.memory.units import readable
 
 
 class Sharing(Alone):
@@ -44,8 +47,13 @@ class Sent:
     @property
     def sent(self) -> int:
         """Bytes that go out of a rank, and as many come in."""
+        if self.collective == "broadcast":
+            return self.nbytes
         ways = 2 if self.collective == "all-reduce" else 1
         return ways * (self.ranks - 1) * self.nbytes // self.ranks
+
+    def __str__(self) -> str:
+        return f"  {self.collective:<15} {self.phase:<9} {self.calls:>5} times  {readable(self.sent):>10}"
 
 
 def of_step(model, plan) -> tuple[Sent, ...]:

@@ -41,6 +41,14 @@ class Ddp(Sharing):
             self.places |= {value.source: (storage, value) for value in bucket}
         if self.views:
             tape.hook = self._arrived
+        constants = [layers[name].nbytes for name in layers.architecture.constants()]
+        packed = [storage.record.nbytes for storage in layers.storages] if layers.own else []  # which are buffers there
+        self.buffers = sum([*layers.architecture.buffers(), *constants, *packed])
+
+    def forward_begins(self) -> None:
+        """All take rank 0's buffers."""
+        if self.buffers:
+            self.passes("broadcast", "forward", self.buffers)
 
     def backward_ends(self) -> None:
         for nbytes in self.sizes:
