@@ -220,3 +220,65 @@ def test_no_text_states_another_default():
             for name, value in re.findall(r"(\w+)=([\w.\"]+)", inside):
                 default = known.get((function, name), value)
                 assert value in (default, repr(default)) or call in asked, (path.name, call)
+
+
+# ------------------------------------------------------------ what accelerate does with a plugin
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    """A world of one rank, as a launcher tells a script of it; gone afterwards, accelerate's state too."""
+    import socket
+
+    from accelerate.state import AcceleratorState
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        world = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=1, LOCAL_WORLD_SIZE=1, MASTER_PORT=free.getsockname()[1])
+    for name, value in dict(world, MASTER_ADDR="127.0.0.1", FSDP_CPU_RAM_EFFICIENT_LOADING="false").items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # without it accelerate sets the number of torch's threads
+    AcceleratorState._reset_state(True)  # another test's Trainer has made one
+    yield
+    AcceleratorState._reset_state(True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def test_accelerate_on_a_cpu_takes_an_fsdp_plugin_and_trains_with_ddp(one_rank):
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    assert accelerator.distributed_type.value == "MULTI_CPU" and not accelerator.is_fsdp2
+    prepared = accelerator.prepare(torch.nn.Linear(4, 4))
+    assert isinstance(prepared, torch.nn.parallel.DistributedDataParallel)
+    assert not any(isinstance(p, torch.distributed.tensor.DTensor) for p in prepared.parameters())
+
+
+def test_accelerates_plugin_reduces_in_the_computed_dtype_and_makes_one_group_of_a_model():
+    from accelerate import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy="bf16")
+    policy = plugin.mixed_precision_policy
+    assert {policy.param_dtype, policy.reduce_dtype, policy.output_dtype} == {torch.bfloat16}
+    assert plugin.auto_wrap_policy is None and plugin.reshard_after_forward is True
+
+
+@pytest.mark.parametrize(("storage", "sharded"), [(torch.uint8, False), (torch.bfloat16, True)])
+def test_accelerate_shards_4_bit_weights_unless_they_are_kept_as_uint8(one_rank, storage, sharded):
+    from types import SimpleNamespace
+
+    import bitsandbytes
+    from accelerate import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    layer = bitsandbytes.nn.Linear4bit(64, 64, bias=False, quant_type="nf4", quant_storage=storage)
+    model = torch.nn.Sequential(layer.to("cpu"), torch.nn.Linear(64, 4))
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap")
+    asked = dict(state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no", is_main_process=False)
+    fsdp2_prepare_model(SimpleNamespace(**asked), model)
+    found = {type(p).__name__ == "DTensor" for p in model[0].parameters()}
+    assert found == {sharded} and type(model[1].weight).__name__ == "DTensor"

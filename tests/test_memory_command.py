@@ -98,7 +98,7 @@ def test_every_field_can_be_given():
         words += [option] if value is True else [option, str(value)]
     parsed = vars(make_parser().parse_args(["gpt2", *words]))
     assert {name: parsed[name] for name in given} == given
-    assert set(parsed) - set(given) == {"model", "like", "measure", "tensors", "json", *EVALUATION}
+    assert set(parsed) - set(given) == {"model", "like", "measure", "tensors", "json", "write", "to", *EVALUATION}
 
 
 def test_an_evaluation_is_shown_if_it_is_asked_for(capsys):

@@ -2,7 +2,8 @@
 
 The model is a known name, a size of MiniGPT, a Hub id or the path of a config.json. Every field of ``TrainingPlan`` is
 an option, and its help is the field's own. Exit status: 0 if the step fits the card, and the evaluation if it is asked
-for, or without a card; 1 if one does not; 2 for wrong use.
+for, or without a card; 1 if one does not; 2 for wrong use. With ``--write`` nothing is predicted: the plan is
+written as a library's own file.
 Imports no torch, unless the step is measured or the model is a MiniGPT.
 """
 
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 from minigpt.console import show
 from minigpt.memory.buckets import BUCKETS, StepMemory
+from minigpt.memory.configurations import LIBRARIES, beside, write
 from minigpt.memory.explain import as_dicts, explain, table
 from minigpt.memory.families.architecture import Architecture
 from minigpt.memory.fits import Verdict, fits, judge
@@ -27,6 +29,7 @@ from minigpt.memory.predicted.evaluation import predict_evaluation
 from minigpt.memory.predicted.reserved import reserve
 from minigpt.memory.predicted.sharded import communication
 from minigpt.memory.predicted.step import predict
+from minigpt.memory.readings import write_atomically
 from minigpt.memory.recipes import APART, RECIPES
 from minigpt.memory.room import beyond_context
 from minigpt.memory.units import gb, gib, readable
@@ -75,6 +78,12 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--prediction-loss-only", action="store_true", help="it gathers no logits")
     parser.add_argument("--json", action="store_true", help="print one JSON object: bytes as integers")
+    parser.add_argument(
+        "--write",
+        metavar="LIBRARY",
+        help=f"print the plan as a library's file instead: {', '.join(LIBRARIES)}; on stderr what it cannot say",
+    )
+    parser.add_argument("--to", metavar="FILE", help="where --write puts the file")
     add_plan(parser)
     return parser
 
@@ -100,12 +109,17 @@ def plan_of(given: dict[str, Any], like: str | None) -> TrainingPlan:
 
 def main(arguments: list[str] | None = None) -> int:
     given = vars(make_parser().parse_args(arguments))
-    names = ("model", "like", "measure", "tensors", "json")
-    name, like, measured, tensors, as_json = (given.pop(name) for name in names)
+    names = ("model", "like", "measure", "tensors", "json", "write", "to")
+    name, like, measured, tensors, as_json, library, path = (given.pop(name) for name in names)
     asked = {name: given.pop(name) for name in EVALUATION}
     try:
         model = model_of(name)
         plan = plan_of(given, like)
+        if library is not None:
+            others = {"measure": measured, "tensors": tensors, "json": as_json, **asked}
+            return _written(model, plan, library, path, [name for name, value in others.items() if value])
+        if path is not None:
+            raise ValueError(f"to is {path!r}; it needs write, a library's name")
         report = _measured(model, plan) if measured else _predicted(model, plan)
         report["tensors"] = explain(model, plan) if tensors else ()
         report["sent"] = communication(model, plan) if plan.ranks > 1 else ()
@@ -119,6 +133,24 @@ def main(arguments: list[str] | None = None) -> int:
     show(_json(report) if as_json else _text(report))
     steps = [step for step in (report["step"], report["evaluation"]) if step is not None]
     return 0 if plan.card is None or all(judge(step, plan).fits for step in steps) else 1
+
+
+def _written(model, plan: TrainingPlan, library: str, path: str | None, others: list[str]) -> int:
+    """Print the library's file, or put it at ``path``, whole or not at all. Returns the exit status."""
+    if others:
+        raise ValueError(f"write is {library!r}; with it {others[0]} has no effect: leave one of them out")
+    architecture = Architecture.of(model)
+    architecture.check(plan)
+    text = write(plan, library, "Block" if architecture.family == "minigpt" else None)
+    if path is None:
+        show(text.rstrip("\n"))
+    else:
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            raise ValueError(f"to is {path!r}, which cannot be written: {error.strerror}") from None
+    print(*beside(plan, library), sep="\n", file=sys.stderr)
+    return 0
 
 
 def model_of(name: str):
