@@ -46,7 +46,7 @@ def patched(model: LlamaForCausalLM, order: Sequence[str]) -> Iterator[Counter]:
     Yields a counter of calls, by (library, piece of PIECES). Afterwards all is as before. Raises ValueError for
     another library.
     """
-    names = [(llama, "apply_rotary_pos_emb")]
+    names: list[tuple[Any, str]] = [(llama, "apply_rotary_pos_emb")]
     names += [(kind, "forward") for kind in
               (llama.LlamaAttention, llama.LlamaDecoderLayer, llama.LlamaModel, LlamaForCausalLM)]  # fmt: skip
     before = [(owner, name, getattr(owner, name)) for owner, name in names]
@@ -112,8 +112,8 @@ def _unsloth(model: LlamaForCausalLM, calls: Counter) -> None:
             x = layer(x, angles)
         return BaseModelOutputWithPast(last_hidden_state=norm(self.norm, x))
 
-    written = {llama.LlamaAttention: attention, llama.LlamaDecoderLayer: block, llama.LlamaModel: body}
+    written: dict[Any, Callable] = {llama.LlamaAttention: attention, llama.LlamaDecoderLayer: block, llama.LlamaModel: body}
     for (kind, own), piece in zip([*written.items(), (LlamaForCausalLM, LOSS)], PIECES[3:]):
-        kind.forward = _counted(calls, "unsloth", piece, own)  # type: ignore[method-assign]
+        kind.forward = _counted(calls, "unsloth", piece, own)
     for layer in model.model.layers:
         _bind(layer.mlp, _counted(calls, "unsloth", "MLP", MLP))

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,6 +82,7 @@ def slice_model(model: PreTrainedModel, old: Tensor) -> None:
     if model.config.get_text_config() is not model.config:
         raise ValueError(f"model has a configuration within its own ({model.config.model_type}); text models alone")
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert isinstance(embedding, nn.Embedding)
     if int(old.max()) >= embedding.num_embeddings:
         raise ValueError(f"old goes up to {int(old.max())}; the embedding has {embedding.num_embeddings} rows")
     configs = [config for config in (model.config, model.generation_config) if config is not None]
@@ -90,11 +91,14 @@ def slice_model(model: PreTrainedModel, old: Tensor) -> None:
     ]
     padding = _special(embedding.padding_idx, "padding_idx", old)
     kept = embedding.weight.data[old]
-    rows = {name: p.data[old] for name, p in head.named_parameters()} if head is not None else {}
+    rows = {name: p.data[old] for name, p in head.named_parameters()} if isinstance(head, nn.Module) else {}
     model.resize_token_embeddings(len(old), mean_resizing=False)  # what is tied stays tied
-    model.get_input_embeddings().weight.data.copy_(kept)
-    model.get_input_embeddings().padding_idx = padding
-    for name, p in model.get_output_embeddings().named_parameters() if rows else ():
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, nn.Embedding)
+    embedding.weight.data.copy_(kept)
+    embedding.padding_idx = padding
+    head = model.get_output_embeddings()
+    for name, p in head.named_parameters() if isinstance(head, nn.Module) else ():
         p.data.copy_(rows[name])
     for config, name, value in special:
         if value is not None:
