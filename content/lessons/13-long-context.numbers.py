@@ -52,7 +52,7 @@ def length(vram, fixed, each):
 tokens_4090, tokens_4090_off = (length(GPUS["RTX 4090"].room, *of) for of in ((fixed, each), (off_fixed, off_each)))
 longest = length(room * 1.1 / 1.07, fixed, each)
 more_tokens = f"{words_saved / each:,.0f}"
-llama_inputs = 2 * llama_2.n_embd * llama_2.n_layer * 32_768
+llama_inputs = 4 * llama_2.n_embd * llama_2.n_layer * 32_768
 
 # Truncation.
 document = [5_000] * 28

@@ -112,7 +112,11 @@ def _unsloth(model: LlamaForCausalLM, calls: Counter) -> None:
             x = layer(x, angles)
         return BaseModelOutputWithPast(last_hidden_state=norm(self.norm, x))
 
-    written: dict[Any, Callable] = {llama.LlamaAttention: attention, llama.LlamaDecoderLayer: block, llama.LlamaModel: body}
+    written: dict[Any, Callable] = {
+        llama.LlamaAttention: attention,
+        llama.LlamaDecoderLayer: block,
+        llama.LlamaModel: body,
+    }
     for (kind, own), piece in zip([*written.items(), (LlamaForCausalLM, LOSS)], PIECES[3:]):
         kind.forward = _counted(calls, "unsloth", piece, own)
     for layer in model.model.layers:
