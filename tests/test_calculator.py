@@ -27,7 +27,7 @@ from tools.notebook_html import to_html
 
 CHOICES = st.builds(
     Choice,
-    model=st.sampled_from(["qwen2.5-0.5b", "gpt2", "phi-3-mini", "no-such-model"]),
+    model=st.sampled_from(["pythia-70m", "gpt2", "llama-3.2-1b", "no-such-model"]),
     method=st.sampled_from(ALLOWED["method"]),
     like=st.sampled_from(LIKE),
     batch=st.sampled_from(panel.BATCHES),
@@ -119,7 +119,7 @@ def test_every_choice_gives_a_bar_or_the_sentence_that_predict_refuses_it_with(c
 @pytest.mark.parametrize("method", ALLOWED["method"])
 def test_recipes_refuse_only_the_methods_they_lack_whatever_the_checkpointing(like, method):
     for checkpointing in CHECKPOINTING:
-        answer = Answer.to(Choice("qwen2.5-0.5b", method, like, checkpointing=checkpointing))
+        answer = Answer.to(Choice("llama-3.2-1b", method, like, checkpointing=checkpointing))
         # In float32 no fused kernel takes this model's grouped heads; with its mask a policy by products is refused.
         grouped = checkpointing == "selective" and method == "qlora" and like in ("textbook", "hf-trainer", "script")
         assert bool(answer.refusal) == (grouped or (like, method) == ("unsloth", "full")), answer.refusal
@@ -147,7 +147,7 @@ def test_a_slider_that_moves_draws_anew(monkeypatch):
     asked = []
     to = Answer.to
     monkeypatch.setattr(Answer, "to", lambda choice: asked.append(choice) or to(choice))
-    made = panel.Panel(Choice("qwen2.5-0.5b", batch=3, more=dict(rank=4)))
+    made = panel.Panel(Choice("pythia-70m", batch=3, more=dict(rank=4)))
     assert len(asked) == 1 and made.answer.plan.rank == 4
     assert [n for _, n in made.sliders["batch"].options] == [1, 2, 3, 4, 8, 16, 32, 64]
     moves = dict(seq_len=4096, batch=8, method="qlora", like="trl-sft", checkpointing="none", optimizer="adamw8bit",
@@ -165,7 +165,7 @@ def test_a_slider_that_moves_draws_anew(monkeypatch):
 
 
 def test_a_refusal_stands_in_the_bar_s_place_until_a_slider_moves_on():
-    made = panel.Panel(Choice("qwen2.5-0.5b", "qlora", "unsloth"))
+    made = panel.Panel(Choice("pythia-70m", "qlora", "unsloth"))
     made.sliders["method"].value = "full"
     assert "<svg" not in made.html.value and "method is &#x27;full&#x27;; allowed: qlora, lora" in made.html.value
     made.sliders["method"].value = "lora"
@@ -181,15 +181,15 @@ def test_a_refused_word_without_a_slider_is_told_where_it_goes():
 
 
 def test_every_slider_begins_where_it_is_told():
-    fields = dict(model="qwen2.5-0.5b", method="qlora", like="torchtune", batch=5, seq_len=300, checkpointing="none",
+    fields = dict(model="pythia-70m", method="qlora", like="torchtune", batch=5, seq_len=300, checkpointing="none",
                   optimizer="sgd", card="L4")  # fmt: skip
     made = panel.Panel(Choice(**fields))
     assert {name: widget.value for name, widget in made.sliders.items()} == fields
 
 
 def test_outside_of_a_notebook_it_says_it_in_words(capsys):
-    panel.calculator("qwen2.5-0.5b")
-    assert capsys.readouterr().out == words(Answer.to(Choice("qwen2.5-0.5b"))) + "\n"
+    panel.calculator("pythia-70m")
+    assert capsys.readouterr().out == words(Answer.to(Choice("pythia-70m"))) + "\n"
 
 
 def test_without_ipywidgets_a_notebook_gets_the_picture_and_what_to_install(monkeypatch):
@@ -198,7 +198,7 @@ def test_without_ipywidgets_a_notebook_gets_the_picture_and_what_to_install(monk
     monkeypatch.setattr(panel, "_shell", lambda: object())
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    panel.calculator("qwen2.5-0.5b")
+    panel.calculator("pythia-70m")
     assert "pip install ipywidgets" in shown[0]["text/html"] and "<svg" in shown[0]["text/html"]
 
 
@@ -210,11 +210,11 @@ def test_the_arithmetic_and_the_command_do_not_load_it():
 
 @pytest.mark.slow
 def test_where_nobody_can_move_a_slider_the_page_has_the_picture_and_no_widget(tmp_path):
-    source = "from minigpt.memory.calculator import calculator\ncalculator('qwen2.5-0.5b', batch=2)"
+    source = "from minigpt.memory.calculator import calculator\ncalculator('pythia-70m', batch=2)"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     NotebookClient(notebook, kernel_name="python3").execute()
     [output] = notebook.cells[0].outputs
-    answer = Answer.to(Choice("qwen2.5-0.5b", batch=2))
+    answer = Answer.to(Choice("pythia-70m", batch=2))
     assert output.data["text/plain"] == words(answer) and output.data["text/html"].startswith(picture(answer))
     assert panel.STILL in output.data["text/html"]
     assert set(output.data) == {"text/plain", "text/html"} and "widgets" not in notebook.metadata
@@ -226,7 +226,7 @@ def test_where_nobody_can_move_a_slider_the_page_has_the_picture_and_no_widget(t
 
 @pytest.mark.slow
 def test_where_somebody_can_the_cell_shows_the_widget():
-    source = "from minigpt.memory.calculator import calculator\ncalculator('qwen2.5-0.5b')"
+    source = "from minigpt.memory.calculator import calculator\ncalculator('pythia-70m')"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     client = NotebookClient(notebook, kernel_name="python3")
     with client.setup_kernel():
@@ -234,4 +234,4 @@ def test_where_somebody_can_the_cell_shows_the_widget():
         client.execute_cell(notebook.cells[0], 0)
     [output] = notebook.cells[0].outputs
     assert "application/vnd.jupyter.widget-view+json" in output.data
-    assert output.data["text/plain"] == words(Answer.to(Choice("qwen2.5-0.5b")))
+    assert output.data["text/plain"] == words(Answer.to(Choice("pythia-70m")))

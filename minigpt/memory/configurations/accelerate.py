@@ -81,6 +81,8 @@ def read(text: str) -> dict:
     for key in ("fsdp_version", "fsdp_auto_wrap_policy"):  # theirs are 1 and no groups
         value_of(inner, key, {FSDP_FIXED[key]: None})
     flags = {True: True, False: False}
+    value_of(inner, "fsdp_cpu_ram_efficient_loading", flags, True)
+    value_of(inner, "fsdp_state_dict_type", {"SHARDED_STATE_DICT": None, "FULL_STATE_DICT": None}, "SHARDED_STATE_DICT")
     again = tuple(value_of(inner, key, flags, False) for key in AGAIN)
     if again not in CHECKPOINTING:
         raise ValueError(f"{AGAIN[1]} is True; it needs {AGAIN[0]}")
