@@ -1,8 +1,8 @@
 """Predicted seconds against speeds that others measured and published: ``python -m tools.speeds`` prints every row.
 
-``tests/readings/speeds.csv`` holds the readings with their sources. Each is predicted from its configuration alone, with
-one MFU for all of them, or named with the reason why it is not. Of several cards each does its own passes, and what the
-cards send each other is taken to hide behind them; the optimizer's work is shared.
+``tests/readings/speeds.csv`` holds the readings with their sources. Each is predicted from its configuration alone,
+with one MFU for all of them, or named with the reason why it is not. Of several cards each does its own passes, and
+what the cards send each other is taken to hide behind them; the optimizer's work is shared.
 """
 
 from __future__ import annotations
@@ -132,9 +132,8 @@ def table(rows: list[Timed]) -> str:
     for row in rows:
         if row.predicted is not None:
             mark = "" if row in enough else "  few tokens"
-            lines.append(
-                f"{row.id + ' ' + row.what:<52.52} {row.predicted:>8.3f} s {row.published:>8.3f} s {row.error:>+7.0%}{mark}"
-            )
+            times = f"{row.predicted:>8.3f} s {row.published:>8.3f} s {row.error:>+7.0%}"
+            lines.append(f"{row.id + ' ' + row.what:<52.52} {times}{mark}")
     lines.append(f"\n{'group':<24} {'rows':>4} {'median':>7} {'of errors':>10} {'worst':>7}")
     groups = dict.fromkeys(row.id.split("-")[0] for row in rows if row.predicted is not None)
     chosen = {group: [row for row in enough if row.id.startswith(group + "-")] for group in groups}

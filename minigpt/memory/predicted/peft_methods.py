@@ -14,7 +14,8 @@ With (out, in) of each matrix that is adapted, L blocks, C the width, K the widt
     loha       2 r (in + out)
     lokr       two factors: see ``_kronecker``
     oft        in / b blocks of b (b - 1) / 2               two indices of 8 bytes for each number of one block
-    boft       in / b blocks of b x b, and out              in x in numbers for each matrix
+    boft       in / b blocks of b x b, and out              in x in numbers for each matrix: in the CPU's memory where
+                                                            the model was on a GPU before, and then sent each pass
 
 All are float32, also over a base in 16 bits (``autocast_adapter_dtype=True``), but for LayerNorm tuning, which trains
 copies of the base's own. A trained parameter then costs 4 + 4 + 8 bytes with AdamW, whatever the method.

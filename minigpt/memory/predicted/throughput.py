@@ -73,7 +73,8 @@ def step_seconds(model, plan: TrainingPlan, card: str | None = None, mfu: float 
         raise ValueError(f"mfu is {mfu!r}; it must be above 0 and at most 1")
     plan = replace(plan, card=find_gpu(card))
     gpu, architecture = GPUS[str(plan.card)], Architecture.of(model)
-    once = flops(architecture, replace(plan, accumulation=1))
+    asked = plan.card if plan.method == "qlora" else None  # whose kernels decode; other FLOPs are no card's
+    once = flops(architecture, replace(plan, accumulation=1, card=asked))
     work = Flops(**{name: plan.accumulation * count for name, count in vars(once).items()})
     speed = gpu.speed(computes_in(plan))
     single, scores = float32_flops(architecture, plan, work), _scores(architecture, plan, work)
