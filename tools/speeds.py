@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from minigpt.console import show
 from minigpt.memory import TrainingPlan
@@ -95,8 +96,10 @@ def _reason(row: dict[str, str]) -> str:
 
 def _plan(row: dict[str, str]) -> TrainingPlan:
     """The row's step. Sharded training keeps float32 weights, and casts; Qwen's full one has a master copy."""
-    shape = dict(batch=int(row["batch"]), seq_len=int(row["seq"]), accumulation=int(row["passes"]), card=row["card"])
-    adapters = dict(rank=int(row["rank"]), targets=row["targets"]) if row["method"] != "full" else {}
+    shape: dict[str, Any] = dict(
+        batch=int(row["batch"]), seq_len=int(row["seq"]), accumulation=int(row["passes"]), card=row["card"]
+    )
+    adapters: dict[str, Any] = dict(rank=int(row["rank"]), targets=row["targets"]) if row["method"] != "full" else {}
     group, kind = row["id"].split("-")[0], row["checkpointing"]
     if group == "titan":
         return TrainingPlan(precision="bf16-autocast", optimizer_loop="fused", checkpointing=kind, **shape)
