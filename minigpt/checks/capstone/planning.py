@@ -111,15 +111,15 @@ def in_time(plan: Callable, told: dict[str, Any]) -> None:
     computed = situation.rows(full) * full.seq_len
     if computed > 2 * tokens:
         ids.append("padding")
-        why.append(f"{computed:,} tokens are computed, of which the documents have {tokens:,}; the rest fills rows up")
+        why.append(f"{computed:,} tokens are computed, and the documents have {tokens:,}; the rest fills rows up")
     single = float32_flops(situation.model, full, found.step.work) / GPUS[full.card or ""].single / MFU
     if single > found.step.products / 2:
         ids.append("float32-products")
         why.append("most of a step are products of float32 numbers, which have no tensor cores there")
     if not ids:
         ids.append("too-slow")
-        why.append(f"{found.step.work.again / found.step.work.total:.0%} of the arithmetic is done again by "
-                   f"checkpointing, and {found.step.decoding / found.step.total:.0%} of the time decodes weights")  # fmt: skip
+        again, decoding = found.step.work.again / found.step.work.total, found.step.decoding / found.step.total
+        why.append(f"{again:.0%} of the arithmetic is done again, and {decoding:.0%} of the time decodes weights")
     raise Wrong("+".join(ids), f"{what}: {'; and '.join(why)}")
 
 
@@ -149,5 +149,6 @@ def show(plan: TrainingPlan | dict, told: dict[str, Any]) -> None:
     ):
         print(f"{name:16}{readable(nbytes):>9} of {readable(found.room)}{mark}")
     rows, width = situation.rows(full), full.batch * full.accumulation
-    print(f"an epoch {found.hours:13.2f} h of {situation.hours:g} h   {situation.updates(full):,} updates of {width} rows "
-          f"({situation.documents_of(full):.1f} documents); {rows:,} rows of {full.seq_len:,} tokens")  # fmt: skip
+    mean, updates = situation.documents_of(full), situation.updates(full)
+    print(f"{'an epoch':16}{found.hours:7.2f} h of {situation.hours:g} h   {rows:,} rows of {full.seq_len:,} tokens")
+    print(f"{'':16}{updates:,} updates of {width} rows, {mean:.1f} documents on average")

@@ -18,7 +18,6 @@ from minigpt.checks.closing import knows, remembered
 from minigpt.checks.comparing import show
 from minigpt.checks.verdict import Wrong
 from minigpt.memory.families import Architecture
-from minigpt.memory.fits import fits  # noqa: F401  a truth of this lab
 from minigpt.memory.gpus import GPUS
 from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.policies import computes_in
@@ -68,18 +67,18 @@ def keeps(plan: TrainingPlan, situation: Situation) -> None:
     _trained(plan, situation)
     if computes_in(plan) == "bfloat16" and "bfloat16" not in GPUS[situation.card].formats:
         raise Wrong("emulated", f"the {situation.card} has no bfloat16: it is emulated, slowly, and no fused attention "
-                    "takes it, so what the engine predicts would not hold; precisions with fp16 are native")  # fmt: skip
+                    "takes it, so what the engine predicts would not hold; fp16 is native")  # fmt: skip
 
 
 def _update(plan: TrainingPlan, situation: Situation) -> None:
     least, most = situation.documents
-    mean = situation.documents_of(plan)
+    mean, in_row = situation.documents_of(plan), situation.count / situation.rows(plan)
     what = f"an update is made of {mean:.1f} documents on average, and {least} to {most} are asked for"
-    how = f"{plan.batch} rows in a pass, {plan.accumulation} passes, {situation.count / situation.rows(plan):.1f} "
+    what += f" (rows in a pass: {plan.batch}, passes: {plan.accumulation}, documents in a row: {in_row:.1f})"
     if not least <= mean:
-        raise Wrong("small-update", f"{what} ({how}documents in a row); accumulation adds passes without bytes")
+        raise Wrong("small-update", f"{what}; accumulation adds passes, and few bytes")
     if mean > most:
-        raise Wrong("large-update", f"{what} ({how}documents in a row)")
+        raise Wrong("large-update", what)
 
 
 def _trained(plan: TrainingPlan, situation: Situation) -> None:

@@ -4,8 +4,8 @@
     situation.rows(plan)                    rows of ``plan.seq_len`` tokens that hold all documents, whole
     situation.updates(plan)                 optimizer steps of an epoch
 
-A row is a document, filled up to ``seq_len``; with sequences "packed" it is as many documents as go into it: the longest
-first, each into the row in which it leaves least room (best fit decreasing, as trl's "bfd").
+A row is a document, filled up to ``seq_len``; with sequences "packed" it is as many documents as go into it: the
+longest first, each into the row in which it leaves least room (best fit decreasing, as trl's "bfd").
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ SEQ_LEN, SEQUENCES, PASSES, RANK = 128, 2, 2, 32  # at most
 def plan(full: TrainingPlan) -> TrainingPlan:
     """``full`` for MODEL on a CPU."""
     return replace(
-        full, card=None, precision=full.precision.replace("fp16", "bf16"), optimizer_loop="single", seq_len=SEQ_LEN, batch=min(full.batch, SEQUENCES),
-        accumulation=min(full.accumulation, PASSES), rank=min(full.rank, RANK),
+        full, card=None, precision=full.precision.replace("fp16", "bf16"), optimizer_loop="single",
+        seq_len=SEQ_LEN, batch=min(full.batch, SEQUENCES), accumulation=min(full.accumulation, PASSES),
+        rank=min(full.rank, RANK),
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
     row(predicted, measured, (name, plan), dry)      one plan's step, bucket by bucket
 
-On a CPU a small copy is trained, and readings are right to the byte, but for a hundredth of the peak. On a GPU the peak of
-the whole model is looked at alone, to 5%. That a number was read, and not predicted twice, cannot be seen here.
+On a CPU a small copy is trained, and readings are right to the byte, but for a hundredth of the peak. On a GPU the peak
+of the whole model is looked at alone, to 5%. That a number was read, and not predicted twice, cannot be seen here.
 """
 
 from __future__ import annotations

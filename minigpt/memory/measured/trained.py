@@ -1,4 +1,4 @@
-"""train(model, plan, documents): some steps of the plan on real text, with random weights, and one of them metered before.
+"""train(model, plan, documents): some steps of the plan on real text, with random weights; before them one is metered.
 
     {"memory": what ``measure`` reads, "losses": nats per token of each step, "seconds": of a step, in the middle}
 
