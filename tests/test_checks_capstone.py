@@ -49,7 +49,7 @@ def test_documents_are_packed_as_trl_packs_them():
 
 
 def test_an_update_is_counted_in_documents_whatever_a_row_holds():
-    assert SITUATION.rows(PLAN) == SITUATION.count == 55 and SITUATION.updates(PLAN) == 7
+    assert SITUATION.rows(PLAN) == SITUATION.how_many == 55 and SITUATION.updates(PLAN) == 7
     assert SITUATION.documents_of(PLAN) == 9
     together = replace(PLAN, sequences="packed")
     rows = SITUATION.rows(together)

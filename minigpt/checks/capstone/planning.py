@@ -4,6 +4,7 @@
     reserves(plan, told)      what is reserved has room too, with MARGIN on top
     in_time(plan, told)       an epoch over all documents takes no longer than it may
     show(plan, told)          the same in words, for a plan that is being made; nothing is judged
+    made(plan)                a plan in either form as a TrainingPlan
 
 ``plan`` is the student's function; ``told`` the lab's dictionary, a ``Situation``. What must not be cheated is asked
 first (``rules``). What an engine refuses is answered in its own words.
@@ -133,11 +134,16 @@ def _judged(plan: Callable, told: dict[str, Any]) -> tuple[TrainingPlan, Situati
         raise Wrong("refused", f"the engine refuses this plan: {error}") from None
 
 
+def made(plan: TrainingPlan | dict) -> TrainingPlan:
+    """A plan that was given in either form. Raises Wrong for a dictionary that is none."""
+    return plan if isinstance(plan, TrainingPlan) else rules.plan_of(plan)
+
+
 def show(plan: TrainingPlan | dict, told: dict[str, Any]) -> None:
     """Print what a plan achieves, or what stands against it. Takes a second or two."""
     situation = Situation.of(told)
     try:
-        full = rules.plan_of(plan if isinstance(plan, dict) else vars(plan))
+        full = made(plan)
         rules.keeps(full, situation)
         found = outcome(full, situation)
     except (Wrong, ValueError) as error:

@@ -72,7 +72,7 @@ def keeps(plan: TrainingPlan, situation: Situation) -> None:
 
 def _update(plan: TrainingPlan, situation: Situation) -> None:
     least, most = situation.documents
-    mean, in_row = situation.documents_of(plan), situation.count / situation.rows(plan)
+    mean, in_row = situation.documents_of(plan), situation.how_many / situation.rows(plan)
     what = f"an update is made of {mean:.1f} documents on average, and {least} to {most} are asked for"
     what += f" (rows in a pass: {plan.batch}, passes: {plan.accumulation}, documents in a row: {in_row:.1f})"
     if not least <= mean:

@@ -32,7 +32,7 @@ class Situation(NamedTuple):
         return cls(**{**told, "lengths": tuple(told["lengths"].items()), "documents": tuple(told["documents"])})
 
     @property
-    def count(self) -> int:
+    def how_many(self) -> int:
         """How many documents there are."""
         return sum(count for _, count in self.lengths)
 
@@ -41,14 +41,14 @@ class Situation(NamedTuple):
         return max(length for length, _ in self.lengths)
 
     def rows(self, plan: TrainingPlan) -> int:
-        return packed(self.lengths, plan.seq_len) if plan.sequences == "packed" else self.count
+        return packed(self.lengths, plan.seq_len) if plan.sequences == "packed" else self.how_many
 
     def updates(self, plan: TrainingPlan) -> int:
         return -(-self.rows(plan) // (plan.batch * plan.accumulation))
 
     def documents_of(self, plan: TrainingPlan) -> float:
         """Documents in one update, on average over full ones."""
-        return self.count * plan.batch * plan.accumulation / self.rows(plan)
+        return self.how_many * plan.batch * plan.accumulation / self.rows(plan)
 
 
 def packed(lengths: tuple[tuple[int, int], ...], seq_len: int) -> int:

@@ -2,6 +2,7 @@
 
     MODEL                a llama with three query heads for each key head and a tied head, as Llama 3.2 3B has them
     small.plan(plan)     every switch as it is; fewer tokens and passes, no card, and bfloat16 in the place of float16
+    small.whole(plan)    for the model itself, on a GPU: as it is, but for what the meter cannot tell apart there
 
 bfloat16 takes the same bytes, and a CPU that has no kernels for float16 is a hundred times slower with it.
 Left out: what is the card's own. A CPU has other kernels, and no allocator that reserves.
@@ -30,3 +31,8 @@ def plan(full: TrainingPlan) -> TrainingPlan:
         seq_len=SEQ_LEN, batch=min(full.batch, SEQUENCES), accumulation=min(full.accumulation, PASSES),
         rank=min(full.rank, RANK),
     )  # fmt: skip
+
+
+def whole(full: TrainingPlan) -> TrainingPlan:
+    """``full``; where blocks' inputs would go to the CPU's memory, which the meter would count, too, they stay."""
+    return replace(full, checkpointing="full") if full.checkpointing == "offload" else full

@@ -6,8 +6,8 @@ Every step is as the plan says: the libraries' model and adapters, its precision
 a scaler where float16 is computed in. Documents are lists of tokens. A row of sequences "packed" has as many as go into
 it, cut at its end, and position ids that begin anew with each; otherwise a row is one document, filled up.
 
-Left out: pretrained weights, and the kernels of Liger and trl, which a CPU has not: losses that take the head apart are
-``minigpt.chunked_loss`` here, which makes the same gradients.
+Left out: pretrained weights; updates in backward, which the metered step alone has; and the kernels of Liger and trl,
+which a CPU has not: losses that take the head apart are ``minigpt.chunked_loss`` here, with the same gradients.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +42,11 @@ def train(
     memory = measure(model, plan, device, record)
     torch.manual_seed(seed)
     module = build(model, plan, device)
-    optimizer = make_optimizer(module, plan)
+    optimizer = make_optimizer(module, replace(plan, optimizer_in_backward=False))
+    assert isinstance(optimizer, torch.optim.Optimizer)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    scaler = torch.amp.GradScaler(device, enabled=half(plan) == torch.float16)  # type: ignore[attr-defined]
+    scaler = torch.amp.GradScaler(device, enabled=half(plan) == torch.float16)
     rows, losses, took = batches(documents, plan, device), [], []
     for _ in range(steps):
         began, total = time.perf_counter(), 0.0
@@ -93,7 +96,7 @@ def _loss(module: nn.Module, batch: Batch, plan: TrainingPlan) -> Tensor:
     inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids, "use_cache": False}
     if plan.loss in ("model", "shifted"):
         return module(input_ids=batch.tokens, labels=batch.targets, **inputs).loss
-    model = base_of(module)
+    model: Any = base_of(module)
     hidden = model.base_model(input_ids=batch.tokens, **inputs).last_hidden_state
     head = model.get_output_embeddings().weight
     return chunked_cross_entropy(hidden[:, :-1], head, batch.targets[:, 1:], chunk=CHUNK)
