@@ -18,7 +18,7 @@ first, second = Situation.of(FIRST), Situation.of(SECOND)
 default = planning.outcome(TrainingPlan(card="T4", batch=16, seq_len=512), first)
 assert 3 < 16 * model.parameters / default.room < 4  # three times the card, before the first token
 logits = 4 * second.longest * model.vocab_size
-share = second.count * second.longest / sum(length * count for length, count in second.lengths)
+share = second.how_many * second.longest / sum(length * count for length, count in second.lengths)
 
 lean = TrainingPlan(
     card="T4", method="qlora", precision="fp16", autocast=True, accumulation=3, seq_len=8192, sequences="packed",
