@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from minigpt.checks.capstone import planning
+from minigpt.checks.capstone import planning, targets
 from minigpt.checks.capstone.situation import Situation
 from minigpt.memory import Architecture
 from minigpt.memory.plan import TrainingPlan
@@ -11,6 +11,7 @@ from tools.shown import shown
 TEXT = "content/labs/lab14-fit.md"
 FIRST = shown(TEXT, "first-situation", given={})["FIRST"]
 SECOND = shown(TEXT, "second-situation", given=dict(FIRST=FIRST))["SECOND"]
+assert (FIRST, SECOND) == (targets.FIRST, targets.SECOND)  # which the checks ask for
 
 # What the text says of the default, and of the second documents.
 model = Architecture.of(FIRST["model"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minigpt.checks.capstone import rules, small
+from minigpt.checks.capstone.targets import FIRST
 from minigpt.checks.closing import knows
 from minigpt.checks.comparing import close
 from minigpt.checks.probes import models, planning
@@ -18,7 +19,7 @@ from minigpt.checks.verdict import Wrong
 from minigpt.memory.predicted.step import predict
 
 knows(__name__)
-MODEL, LARGEST_COPY = "llama-3.2-3b", 10**9  # bytes at the peak, of a small copy
+LARGEST_COPY = 10**9  # bytes at the peak, of a small copy
 STATIC = ("weights", "gradients", "optimizer", "activations")
 
 
@@ -30,7 +31,7 @@ def row(predicted, measured, case: tuple[str, Callable]) -> None:
             raise Wrong("not-run", f"there is nothing {which} of the {name} yet: run all cells of part 4, in order")
         said[which] = models.memory(table[name])
     dry = said["measured"]["peak"] < LARGEST_COPY
-    right = predict(small.MODEL, small.plan(plan)) if dry else predict(MODEL, small.whole(plan))
+    right = predict(small.MODEL, small.plan(plan)) if dry else predict(FIRST["model"], small.whole(plan))
     for which, read in said.items():
         slack = 0.0 if which == "predicted" else 0.01 if dry else 0.05
         for bucket in STATIC if dry else ():
