@@ -157,28 +157,28 @@ def trl(layers: Layers, hidden: Value, targets: Value) -> Value:
     picked = views.narrow(hidden, 1, T - 1)
     tape.doing = "labels"
     mask = tape.new(places, "bool")
-    picked = _pick(picked, mask)
+    picked = pick(picked, mask, mask.numel)
     labels = tape.new((picked.shape[0],), "int64")
-    per_token, entropy, is_top1 = _log_probabilities(tape, picked, weight, labels)
+    per_token, entropy, is_top1 = log_probabilities(tape, picked, weight, labels)
     del picked, labels
-    log_probabilities = _scatter(tape, per_token, mask)
-    others = [_scatter(tape, entropy, mask), tape.new(places, "bool")]
-    ops.scale(_total(log_probabilities))
-    negative = ops.scale(log_probabilities)
+    log_probs = scatter(tape, per_token, mask)
+    others = [scatter(tape, entropy, mask), tape.new(places, "bool")]
+    ops.scale(summed(log_probs))
+    negative = ops.scale(log_probs)
     count = tape.new((), "int64")
-    loss = ops.divide(_total(negative), count)
+    loss = ops.divide(summed(negative), count)
     del others, is_top1
     return loss
 
 
-def _pick(x: Value, mask: Value) -> Value:
-    """``x[mask]``: (B, T, C) to (B T, C). Its backward fills a tensor of zeros."""
+def pick(x: Value, mask: Value, count: int) -> Value:
+    """``x[mask]``: (B, T, C) to (count, C), where the mask is true. Its backward fills a tensor of zeros."""
     tape, old = x.storage.tape, x.shape
-    shape = (mask.numel, old[-1])
+    shape = (count, old[-1])
     return tape.record("pick", (x,), (shape, x.dtype, None), [mask.storage], lambda g: [tape.new(old, g.dtype)])
 
 
-def _scatter(tape, x: Value, mask: Value) -> Value:
+def scatter(tape, x: Value, mask: Value) -> Value:
     """``zeros.masked_scatter(mask, x)``."""
     zeros, n = tape.new(mask.shape, x.dtype), x.shape
     out = tape.record("scatter", (x,), (mask.shape, x.dtype, None), [mask.storage], lambda g: [tape.new(n, g.dtype)])
@@ -186,7 +186,7 @@ def _scatter(tape, x: Value, mask: Value) -> Value:
     return out
 
 
-def _total(x: Value) -> Value:
+def summed(x: Value) -> Value:
     """The sum of all; its gradient is one number seen many times."""
     shape = x.shape
 
@@ -196,8 +196,8 @@ def _total(x: Value) -> Value:
     return x.storage.tape.record("sum", (x,), ((), x.dtype, None), (), backward)
 
 
-def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tuple[Value, Value, Value]:
-    """Of (n, C) and (V, C): log-probability, entropy and "is it the likeliest?" of each label, by tiles."""
+def log_probabilities(tape, hidden: Value, weight: Value, labels: Value, mean_logits: bool = False) -> list[Value]:
+    """Of (n, C) and (V, C): log-probability, entropy, mean logit if asked, and "is it the likeliest?", by tiles."""
     n, V, dtype = hidden.shape[0], weight.shape[0], tape.autocast or hidden.dtype
     wanted = [value.source is not None for value in (hidden, weight)]
     tape.doing = "trl loss"
@@ -219,7 +219,10 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
     per_token, share = tape.new((n,), "float32"), tape.new((n,), "float32")
     entropy = tape.new((n,), "float32")
     del share
+    means = [tape.new((n,), "float32")] if mean_logits else []
+    compared = [tape.new((n,), "bool") for _ in range(2)]
     is_top1 = tape.new((n,), "bool")
+    del compared
     saves = [value.storage for value in (hidden, weight, labels, log_z, entropy)]
     made = [(value.shape, value.dtype) for value in (hidden, weight)]
 
@@ -231,7 +234,7 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
     tape.record("trl loss", (hidden, weight), per_token, saves, backward, outputs=2)
     entropy.source, entropy.output = per_token.source, 1
     del statistics, buffer, piece
-    return per_token, entropy, is_top1
+    return [per_token, entropy, *means, is_top1]
 
 
 def loss_of(layers: Layers, hidden: Value, targets: Value, head: Callable[[Layers, Value], Value]) -> Value:
