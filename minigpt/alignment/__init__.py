@@ -1,4 +1,4 @@
-"""Learning from preferences: what is trained on a better and a worse answer, or on points, instead of on one right answer.
+"""Learning from preferences: from a better and a worse answer, or from points, instead of from one right answer.
 
     dpo       direct preference optimization: the step, and the three ways to have its reference
     reward    a reward model: one number for each answer, from pairs

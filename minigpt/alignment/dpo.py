@@ -53,7 +53,7 @@ def dpo_loss(policy: Tensor, reference: Tensor, beta: float = BETA) -> Tensor:
 
 @torch.no_grad()
 def of_reference(model: nn.Module, pairs: Pairs, reference: nn.Module | Tensor | None) -> Tensor:
-    """The reference's log-probabilities, (2B,): of a frozen copy; as given; or, for None, of the model with its adapters idle.
+    """The reference's log-probabilities, (2B,): of a frozen copy; as given; or, for None, of the model's own base.
 
     Raises ValueError for None and a model without adapters.
     """

@@ -1,7 +1,7 @@
 """Group relative policy optimization (Shao et al. 2024, arXiv 2402.03300): no value model, no reward model in memory.
 
-Each prompt is answered G times, and each answer gets points, say from a program that tests it. Its advantage is how far it is
-from its own group, and takes the place of PPO's value function:
+Each prompt is answered G times, and each answer gets points, say from a program that tests it. Its advantage is how
+far it is from its own group, and takes the place of PPO's value function:
 
     A_i = (points_i - mean of the group) / (deviation of the group + 1e-4)
     ratio = pi(token) / pi_old(token)        loss = -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)

@@ -23,6 +23,6 @@ from minigpt.lora.layer import KINDS, LoRALinear, shapes
 from minigpt.lora.matching import ALL_LINEAR
 
 __all__ = [
-    "ALL_LINEAR", "KINDS", "LoRALinear", "adapter_parameters", "adapter_tensors", "adapters", "idle", "inject", "load", "merge",
-    "save", "shapes", "trainable_parameters", "unmerge",
+    "ALL_LINEAR", "KINDS", "LoRALinear", "adapter_parameters", "adapter_tensors", "adapters", "idle", "inject", "load",
+    "merge", "save", "shapes", "trainable_parameters", "unmerge",
 ]  # fmt: skip

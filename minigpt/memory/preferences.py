@@ -1,7 +1,7 @@
 """Which steps of DPO are told and measured: ``check_dpo``, which both wings call.
 
-A step has ``plan.batch`` pairs, so twice as many sequences, of ``plan.seq_len`` tokens; the first ``prompt`` of them are the
-prompt's, and count nothing. This file imports no torch.
+A step has ``plan.batch`` pairs, so twice as many sequences, of ``plan.seq_len`` tokens; the first ``prompt`` of them
+are the prompt's, and count nothing. This file imports no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REFERENCES = {  # where the reference's log-probabilities come from
 # What DPO has one way of, here; and trl's trainer has no other.
 ONLY = dict(
     sequences="plain", zero_grad="before_forward", step="steady", holds="loss", accumulation=1, use_cache=False,
-    optimizer_in_backward=False, logits_to_keep=0, modules_to_save="", lora_dropout=0.0, float32_outputs=False,
+    optimizer_in_backward=False, logits_to_keep=0, modules_to_save="", lora_dropout=0.0,
     attention="sdpa", card=None,
 )  # fmt: skip
 
@@ -39,12 +39,19 @@ def check_dpo(model, plan: TrainingPlan, reference: str, prompt: int) -> Archite
         raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT's step of DPO has no autocast")
     if plan.checkpointing not in ("none", "full"):
         raise ValueError(f"checkpointing is {plan.checkpointing!r}; in a step of DPO allowed here: none, full")
-    if plan.method == "qlora" or plan.variant == "dora" or plan.adapter_dtype != "fp32":
-        what = {"method": "qlora", "variant": "dora", "adapter_dtype": "same"}
-        name = next(name for name, value in what.items() if getattr(plan, name) == value)
-        raise ValueError(f"{name} is {what[name]!r}; in a step of DPO it is not covered here")
+    if plan.variant == "dora":
+        raise ValueError("variant is 'dora'; in a step of DPO allowed here: lora, rslora")
+    if plan.method == "qlora" and (architecture.family == "minigpt" or plan.quantization != "nf4"):
+        name = "method" if architecture.family == "minigpt" else "quantization"
+        raise ValueError(f"{name} is {getattr(plan, name)!r}; in a step of DPO it is not covered here")
+    dtype = "same" if plan.method == "qlora" else "fp32"  # trl casts adapters on a quantized base, and on no other
+    if plan.method != "full" and plan.adapter_dtype != dtype:
+        text = f"with method {plan.method!r} in a step of DPO allowed: {dtype}"
+        raise ValueError(f"adapter_dtype is {plan.adapter_dtype!r}; {text}")
     if plan.method == "full" and reference == "adapter":
         raise ValueError("reference is 'adapter'; with method 'full' there is none: allowed: copy, precomputed")
     if plan.method != "full" and reference == "copy":
-        raise ValueError(f"reference is 'copy'; with method {plan.method!r} nobody makes one: allowed: adapter, precomputed")
+        raise ValueError(
+            f"reference is 'copy'; with method {plan.method!r} nobody makes one: allowed: adapter, precomputed"
+        )
     return architecture

@@ -13,7 +13,7 @@ place and allocate nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -22,6 +22,7 @@ from minigpt.memory.engine.tape import ITEMSIZE, Value
 
 CHUNKS = 8  # torchtune's num_output_chunks
 TILE_TOKENS, TILE_WORDS = 4096, 32768  # trl's TOKEN_CHUNK_SIZE and _CHUNKED_LOGPROB_CHUNK_SIZE
+SFT_OUTPUTS = ("entropy", "is_top1")  # what SFTTrainer asks for beside log-probabilities
 
 
 def upcasted(layers: Layers, logits: Value) -> Value:
@@ -196,8 +197,10 @@ def summed(x: Value) -> Value:
     return x.storage.tape.record("sum", (x,), ((), x.dtype, None), (), backward)
 
 
-def log_probabilities(tape, hidden: Value, weight: Value, labels: Value, mean_logits: bool = False) -> list[Value]:
-    """Of (n, C) and (V, C): log-probability, entropy, mean logit if asked, and "is it the likeliest?", by tiles."""
+def log_probabilities(
+    tape, hidden: Value, weight: Value, labels: Value, outputs: Sequence[str] = SFT_OUTPUTS
+) -> list[Value]:
+    """Of (n, C) and (V, C): the log-probability of each label, by tiles, and which ``outputs`` are asked beside it."""
     n, V, dtype = hidden.shape[0], weight.shape[0], tape.autocast or hidden.dtype
     wanted = [value.source is not None for value in (hidden, weight)]
     tape.doing = "trl loss"
@@ -216,13 +219,19 @@ def log_probabilities(tape, hidden: Value, weight: Value, labels: Value, mean_lo
     buffer = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype)
     piece = tiles()
     log_z = tape.new((n,), "float32")
-    per_token, share = tape.new((n,), "float32"), tape.new((n,), "float32")
-    entropy = tape.new((n,), "float32")
-    del share
-    means = [tape.new((n,), "float32")] if mean_logits else []
-    compared = [tape.new((n,), "bool") for _ in range(2)]
-    is_top1 = tape.new((n,), "bool")
-    del compared
+    per_token = tape.new((n,), "float32")
+    others = []
+    if "entropy" in outputs:
+        share = tape.new((n,), "float32")
+        others.append(tape.new((n,), "float32"))
+        del share
+    if "mean_logits" in outputs:
+        others.append(tape.new((n,), "float32"))
+    if "is_top1" in outputs:
+        compared = [tape.new((n,), "bool") for _ in range(2)]
+        others.append(tape.new((n,), "bool"))
+        del compared
+    entropy = others[0] if "entropy" in outputs else log_z  # which only fills its place
     saves = [value.storage for value in (hidden, weight, labels, log_z, entropy)]
     made = [(value.shape, value.dtype) for value in (hidden, weight)]
 
@@ -232,9 +241,10 @@ def log_probabilities(tape, hidden: Value, weight: Value, labels: Value, mean_lo
         return [g and _as(g, own) for g, (_, own) in zip(grads, made, strict=True)]
 
     tape.record("trl loss", (hidden, weight), per_token, saves, backward, outputs=2)
-    entropy.source, entropy.output = per_token.source, 1
+    if "entropy" in outputs:
+        entropy.source, entropy.output = per_token.source, 1
     del statistics, buffer, piece
-    return [per_token, entropy, *means, is_top1]
+    return [per_token, *others]
 
 
 def loss_of(layers: Layers, hidden: Value, targets: Value, head: Callable[[Layers, Value], Value]) -> Value:

@@ -1,8 +1,8 @@
 """measure_dpo(model, plan): a step of DPO, run for real under the meter.
 
 MiniGPT is trained by hand (``minigpt.alignment.dpo``), a Hugging Face model by trl's own DPOTrainer: its collator, its
-``compute_loss``, its reference. trl's two Triton kernels are done by torch there (``trl_head``). The second of two steps is
-measured, as in ``measure``, with everything from ``TrainingPlan`` that ``predict_dpo`` allows.
+``compute_loss``, its reference. trl's two Triton kernels are done by torch there (``trl_head``). The second of two
+steps is measured, as in ``measure``.
 
 Left out: trl's data pipeline, its clipping of gradients and its logging, none of which is there at the peak.
 """
@@ -13,13 +13,14 @@ import copy
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.alignment.dpo import Pairs, dpo_step, log_probabilities
 from minigpt.memory.buckets import StepMemory
-from minigpt.memory.measured.adapters import target_modules
+from minigpt.memory.measured.adapters import quantize, target_modules
 from minigpt.memory.measured.building import build
 from minigpt.memory.measured.meter import MemoryMeter
 from minigpt.memory.measured.models import base_model, checkpoint_model, configuration
@@ -39,7 +40,9 @@ def measure_dpo(model, plan: TrainingPlan, *, reference: str = "copy", prompt: i
     return _by_trl(model, plan, reference, prompt)
 
 
-def _metered(models: list[nn.Module], optimizer, inputs: tuple[Tensor, ...], step: Callable[[Mark], None]) -> StepMemory:
+def _metered(
+    models: list[nn.Module], optimizer, inputs: tuple[Tensor, ...], step: Callable[[Mark], None]
+) -> StepMemory:
     """The second of two steps."""
     step(lambda phase: None)
     optimizer.zero_grad()
@@ -63,11 +66,11 @@ def _by_hand(config: GPTConfig, plan: TrainingPlan, reference: str, prompt: int)
             wanted = log_probabilities(model, pairs)
     inputs = (*pairs, wanted) if isinstance(wanted, Tensor) else pairs
     models = [model, wanted] if isinstance(wanted, nn.Module) else [model]
-    return _metered(models, optimizer, inputs, lambda mark: _drop(dpo_step(model, optimizer, pairs, wanted, mark=mark)))
 
+    def step(mark: Mark) -> None:
+        dpo_step(model, optimizer, pairs, wanted, mark=mark)
 
-def _drop(loss: Tensor) -> None:
-    """The step's result, of which nothing stays."""
+    return _metered(models, optimizer, inputs, step)
 
 
 def make_pairs(words: int, plan: TrainingPlan, prompt: int) -> Pairs:
@@ -114,7 +117,10 @@ def dpo_trainer(config, plan: TrainingPlan, reference: str, folder: str):
     from minigpt.real import byte_tokenizer
 
     config = configuration(config)
-    base = base_model(config, plan).train()
+    base: Any = base_model(config, plan).train()  # transformers' own, of a Hugging Face configuration
+    if plan.method == "qlora":
+        quantize(base, plan)
+        base.is_loaded_in_4bit = True  # as from_pretrained says it; trl asks
     options = DPOConfig(
         output_dir=folder, report_to="none", use_cpu=True, per_device_train_batch_size=plan.batch, max_length=None,
         bf16=plan.autocast_dtype == "bfloat16", gradient_checkpointing=plan.checkpointing != "none",
@@ -132,7 +138,8 @@ def _adapters(base, plan: TrainingPlan):
         return None
     from peft import LoraConfig
 
-    targets = target_modules(base, base.get_output_embeddings(), plan)
+    own = plan.targets == "peft"  # left to it
+    targets = None if own else target_modules(base, base.get_output_embeddings(), plan)
     return LoraConfig(r=plan.rank, target_modules=targets, task_type="CAUSAL_LM", use_rslora=plan.variant == "rslora")
 
 

@@ -1,8 +1,8 @@
 """trl's chunked log-probabilities without a GPU: trl's own code, with its two Triton kernels done by torch.
 
-Every trainer of trl 1.15 takes ``ChunkedLogProbFunction`` (trl/kernels/chunked_logprob.py) for its log-probabilities. Its
-Python makes all tensors; the kernels only work on them in place, and need Triton and a GPU. Here that file is loaded with an
-empty Triton in its place, and what the kernels compute is written out in torch, where the meter does not look. So
+Every trainer of trl 1.15 takes ``ChunkedLogProbFunction`` (trl/kernels/chunked_logprob.py) for its log-probabilities.
+Its Python makes all tensors; the kernels only work on them in place, and need Triton and a GPU. Here that file is
+loaded with an empty Triton, and what the kernels compute is written out in torch, where the meter does not look. So
 
     the tensors that are asked for    are those of trl on CUDA, as its source has them
     the numbers in them               are right, to rounding
@@ -35,12 +35,13 @@ def trl_head() -> Iterator[None]:
     """Inside, trl's trainers compute their log-probabilities on a CPU. With a real Triton nothing is replaced."""
     from trl.trainer import utils
 
-    before = utils._ChunkedLogProbFunction
-    utils._ChunkedLogProbFunction = before or chunked_log_prob()
+    name = "_ChunkedLogProbFunction"
+    before = getattr(utils, name)
+    setattr(utils, name, before or chunked_log_prob())
     try:
         yield
     finally:
-        utils._ChunkedLogProbFunction = before
+        setattr(utils, name, before)
 
 
 @cache
@@ -54,7 +55,9 @@ def chunked_log_prob() -> type[torch.autograd.Function]:
     vars(language).update(constexpr=int)
     names = {"triton": empty, "triton.language": language}
     before = {name: sys.modules.get(name) for name in names}
-    spec = spec_from_file_location("trl.kernels.chunked_logprob", Path(trl.__file__).parent / "kernels/chunked_logprob.py")
+    spec = spec_from_file_location(
+        "trl.kernels.chunked_logprob", Path(trl.__file__).parent / "kernels/chunked_logprob.py"
+    )
     assert spec is not None and spec.loader is not None  # trl has that file
     module = module_from_spec(spec)
     sys.modules.update(names)
@@ -72,7 +75,7 @@ def chunked_log_prob() -> type[torch.autograd.Function]:
 
 
 class _Kernel:
-    """``kernel[grid](...)``, as one launches Triton's; out of every mode's sight. On fake tensors there is nothing to do."""
+    """``kernel[grid](...)``, as one launches Triton's; out of every mode's sight. On fake tensors it does nothing."""
 
     def __init__(self, run) -> None:
         self.run = run

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 from minigpt.memory.buckets import StepMemory
 from minigpt.memory.collector import at_rest
@@ -26,6 +27,7 @@ from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.predicted.start import Start, start
 from minigpt.memory.preferences import check_dpo
 
+OUTPUTS = ("entropy", "mean_logits", "is_top1")  # what DPOTrainer asks of the policy, for its log; of a copy, nothing
 ADAPTER = (".A", ".B")  # what an adapter adds to a matrix's name
 
 
@@ -58,7 +60,9 @@ def _reference(began: Start, plan: TrainingPlan, reference: str) -> Layers | Non
         return None
     if reference == "copy":
         began.buffers.extend(Storage(began.tape, nbytes, WEIGHTS) for nbytes in began.architecture.buffers())
-        return Layers(began.tape, began.architecture, plan)
+        other = Layers(began.tape, began.architecture, plan)
+        other.trained = []
+        return other
     bare = copy.copy(began.layers)
     bare.weights = {name: value for name, value in bare.weights.items() if not name.endswith(ADAPTER)}
     return bare
@@ -78,7 +82,8 @@ def _unrecorded(began: Start, layers: Layers, run):
 
 def _minigpt(began: Start, plan: TrainingPlan, reference: Layers | None, prompt: int):
     """minigpt.alignment.dpo.dpo_step."""
-    architecture, tape, *_ = began
+    architecture: Any = began.architecture
+    tape = began.tape
     shape = 2 * plan.batch, plan.seq_len
     tape.doing = "batch"
     pairs = [tape.new(shape, "int64") for _ in range(2)]
@@ -167,7 +172,9 @@ def _trl(began: Start, plan: TrainingPlan, reference: Layers | None, prompt: int
     return loss, inputs
 
 
-def _compute_loss(began: Start, plan: TrainingPlan, reference: Layers | None, inputs: list[Value], prompt: int) -> Value:
+def _compute_loss(
+    began: Start, plan: TrainingPlan, reference: Layers | None, inputs: list[Value], prompt: int
+) -> Value:
     tape = began.tape
     tape.phase, tape.doing = "forward", "labels"
     labels = tape.new(inputs[0].shape, "int64")
@@ -177,7 +184,9 @@ def _compute_loss(began: Start, plan: TrainingPlan, reference: Layers | None, in
     if reference is None:
         ref_chosen, ref_rejected = inputs[3:]
     else:
-        ref_outputs = _unrecorded(began, reference, lambda layers: _forward(began, plan, layers, inputs[0], labels, prompt))
+        ref_outputs = _unrecorded(
+            began, reference, lambda layers: _forward(began, plan, layers, inputs[0], labels, prompt)
+        )
         ref_chosen, ref_rejected = _halves(_sum_of_rows(views.detach(ref_outputs[0])))
     chosen_ratios, rejected_ratios = ops.subtract(chosen, ref_chosen), ops.subtract(rejected, ref_rejected)
     delta = ops.subtract(chosen_ratios, rejected_ratios)
@@ -190,12 +199,16 @@ def _halves(x: Value) -> list[Value]:
     return views.split(x, [half, half], 0)
 
 
-def _forward(began: Start, plan: TrainingPlan, layers: Layers, tokens: Value, labels: Value, prompt: int) -> list[Value]:
+def _forward(
+    began: Start, plan: TrainingPlan, layers: Layers, tokens: Value, labels: Value, prompt: int
+) -> list[Value]:
     """``_fused_forward``: per-token log-probabilities, and what else it returns; under accelerate's autocast."""
-    architecture, tape = began.architecture, began.tape
+    architecture: Any = began.architecture
+    tape = began.tape
     tape.autocast = plan.autocast_dtype
     hidden = architecture.model(layers, tokens)
     tape.block = "head"
+    outputs = OUTPUTS if layers.trained else ()
     rows, length = labels.shape
     answers = rows * (length - prompt)
     bound = hidden = views.narrow(hidden, 1, length - 1)
@@ -203,7 +216,7 @@ def _forward(began: Start, plan: TrainingPlan, layers: Layers, tokens: Value, la
     mask = tape.new((rows, length - 1), "bool")
     picked = pick(hidden, mask, answers)
     counted = tape.new((answers,), "int64")
-    per_token, *others = log_probabilities(tape, picked, layers["head"], counted, mean_logits=True)
+    per_token, *others = log_probabilities(tape, picked, layers["head"], counted, outputs)
     del picked, counted
     log_probs, *more = (scatter(tape, x, mask) for x in (per_token, *others))
     negative = ops.scale(summed(log_probs))
