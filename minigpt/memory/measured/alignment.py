@@ -30,6 +30,7 @@ from minigpt.memory.preferences import check_dpo
 from minigpt.model import IGNORE, GPTConfig
 
 Mark = Callable[[str], None]
+Step = Callable[[Mark], None]
 
 
 def measure_dpo(model, plan: TrainingPlan, *, reference: str = "copy", prompt: int = 1) -> StepMemory:
