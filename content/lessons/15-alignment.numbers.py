@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from minigpt.memory import Architecture, TrainingPlan, predict
+from minigpt.memory.fits import RESERVED
 from minigpt.memory.gpus import CONTEXT, GPUS
 from minigpt.memory.predicted.alignment import rollouts
 from minigpt.memory.predicted.alignment.copies import held, total
@@ -30,8 +31,10 @@ assert steps["copy"].peak.total - steps["precomputed"].peak.total > weights - 10
 # Logits: Qwen2.5-0.5B, 16 sequences of 1,024.
 qwen = "qwen2.5-0.5b"
 V = Architecture.of(qwen).vocab_size
+qwen_weights = 4 * Architecture.of(qwen).parameters
 copy_of_logits = rollouts.logits(qwen, 16, 1024)
-assert copy_of_logits == 16 * 1024 * V * 4 == 9_957_277_696
+assert qwen_weights = 4 * Architecture.of(qwen).parameters
+copy_of_logits == 16 * 1024 * V * 4 == 9_957_277_696
 tile = rollouts.tile(16 * 1024)
 assert tile == 4096 * 32_768 * 2
 
@@ -61,6 +64,8 @@ lora_dpo = predict_dpo(eight, plan("lora"), reference="adapter", prompt=512).pea
 lora_grpo = predict(eight, plan("lora", 8)).peak.total
 assert lora_dpo < lora_grpo < room
 
+least, most = round(100 * RESERVED[0]), round(100 * RESERVED[2])
+
 # The audits.
 claimed_cache = rollouts.cache(eight, 1, 20_480) / GIB
 claimed_logits = rollouts.logits(eight, 8, 20_480) / GIB
@@ -71,3 +76,4 @@ assert round(openrlhf / MB) == 2147
 
 # Try it: the cache is larger than the weights.
 assert rollouts.cache("llama-3.2-3b", 16, 5120) > 2 * Architecture.of("llama-3.2-3b").parameters
+leaner = round(100 * 4 / (4 + 4 + 2.03))  # with 8-bit AdamW

@@ -41,6 +41,11 @@ def measure_dpo(model, plan: TrainingPlan, *, reference: str = "copy", prompt: i
     return _by_trl(model, plan, reference, prompt)
 
 
+def measure_dpos(model, steps: list, prompt: int = 1) -> list[StepMemory]:
+    """The same of several steps, [plan, reference] each: in a process of their own, trl is imported once."""
+    return [measure_dpo(model, plan, reference=reference, prompt=prompt) for plan, reference in steps]
+
+
 def _metered(
     models: list[nn.Module], optimizer, inputs: tuple[Tensor, ...], step: Callable[[Mark], None]
 ) -> StepMemory:
