@@ -33,8 +33,7 @@ qwen = "qwen2.5-0.5b"
 V = Architecture.of(qwen).vocab_size
 qwen_weights = 4 * Architecture.of(qwen).parameters
 copy_of_logits = rollouts.logits(qwen, 16, 1024)
-assert qwen_weights = 4 * Architecture.of(qwen).parameters
-copy_of_logits == 16 * 1024 * V * 4 == 9_957_277_696
+assert copy_of_logits == 16 * 1024 * V * 4 == 9_957_277_696
 tile = rollouts.tile(16 * 1024)
 assert tile == 4096 * 32_768 * 2
 

@@ -80,7 +80,7 @@ def _by_hand(config: GPTConfig, plan: TrainingPlan, reference: str, prompt: int)
 
 
 def make_pairs(words: int, plan: TrainingPlan, prompt: int) -> Pairs:
-    """Random tokens: ``plan.batch`` pairs of ``plan.seq_len`` tokens, the first ``prompt`` of which are the prompt's."""
+    """Random tokens: ``plan.batch`` pairs of ``plan.seq_len`` tokens, of which the first ``prompt`` are shared."""
     tokens = torch.randint(0, words, (2 * plan.batch, plan.seq_len))
     tokens[plan.batch :, :prompt] = tokens[: plan.batch, :prompt]
     targets = torch.full_like(tokens, IGNORE)
