@@ -61,6 +61,7 @@ def test_a_longer_prompt_costs_trl_less_and_by_hand_nothing_less():
         (dict(loss="model"), "copy", "loss is 'model'"),
         (dict(card="T4"), "copy", "card is 'T4'"),
         (dict(accumulation=2), "copy", "accumulation is 2"),
+        (dict(sharding="fsdp2", ranks=2), "copy", "sharding is 'fsdp2'"),
         (dict(sequences="packed"), "copy", "sequences is 'packed'"),
         (dict(checkpointing="sqrt"), "copy", "checkpointing is 'sqrt'"),
         (dict(method="lora"), "copy", "reference is 'copy'; with method 'lora'"),

@@ -19,7 +19,7 @@ REFERENCES = {  # where the reference's log-probabilities come from
 ONLY = dict(
     sequences="plain", zero_grad="before_forward", step="steady", holds="loss", accumulation=1, use_cache=False,
     optimizer_in_backward=False, logits_to_keep=0, modules_to_save="", lora_dropout=0.0,
-    attention="sdpa", card=None,
+    attention="sdpa", card=None, sharding="none",
 )  # fmt: skip
 
 
