@@ -19,8 +19,11 @@ through torch.distributed: gloo on CPUs, NCCL on GPUs. What a rank holds is meas
 from minigpt.sharding.data_parallel import DataParallel
 from minigpt.sharding.flat import Flat, groups_of
 from minigpt.sharding.fsdp import shard_blocks
+from minigpt.sharding.kinds import shard, whole_weights
 from minigpt.sharding.zero1 import Zero1
 from minigpt.sharding.zero2 import Zero2
 from minigpt.sharding.zero3 import Zero3
 
-__all__ = ["DataParallel", "Flat", "Zero1", "Zero2", "Zero3", "groups_of", "shard_blocks"]
+__all__ = [
+    "DataParallel", "Flat", "Zero1", "Zero2", "Zero3", "groups_of", "shard", "shard_blocks", "whole_weights",
+]  # fmt: skip

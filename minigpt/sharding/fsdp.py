@@ -14,15 +14,17 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 from minigpt.checkpointing import blocks_of
 
 
 def shard_blocks(model: nn.Module, *, reshard_after_forward: bool = True, **options: Any) -> nn.Module:
     """``model``, changed in place. ``options`` are fully_shard's: ``mp_policy``, ``offload_policy``, ``mesh``."""
+    from torch.distributed.fsdp import fully_shard  # here, because it takes half a second
+
     if not reshard_after_forward:
         options["reshard_after_forward"] = False
     for block in blocks_of(model):
         fully_shard(block, **options)
-    return fully_shard(model, **options)
+    fully_shard(model, **options)
+    return model

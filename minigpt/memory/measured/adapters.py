@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from minigpt.lora import inject
 from minigpt.memory.measured.models import base_dtype, half
@@ -141,7 +141,10 @@ def _shape(module: nn.Module) -> tuple[int, int] | None:
     """(out, in) of a linear layer; transformers' Conv1D is one too."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    return (module.nf, module.nx) if isinstance(module, Conv1D) else None
+    transformers = sys.modules.get("transformers.pytorch_utils")
+    if transformers is None or not isinstance(module, transformers.Conv1D):  # not loaded: no layer is its
+        return None
+    return module.nf, module.nx
 
 
 def _word(name: str) -> tuple[str, str]:

@@ -116,16 +116,16 @@ def run_apart(calls: dict[str, Call], *, at_once: int = 1, timeout: float = 300,
 class Child:
     """One running process, and the folder that it works in."""
 
-    def __init__(self, name: str, timeout: float) -> None:
+    def __init__(self, name: str, timeout: float, share: int = 1) -> None:
         self.name, self.timeout, self.late = name, timeout, False
+        self.threads = max(1, torch.get_num_threads() // share)  # of as many children that compute side by side
         self.process: subprocess.Popen[bytes] | None = None
         self.folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
 
     def start(self, text: str) -> None:
         root = str(Path(minigpt.__file__).resolve().parent.parent)  # Colab's notebooks carry the package
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        threads = str(torch.get_num_threads())
-        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1"}
         self.deadline = time.monotonic() + self.timeout
         Path(self.folder.name, CALL).write_text(text, encoding="utf8")
         with open(Path(self.folder.name, OUTPUT), "wb") as output:

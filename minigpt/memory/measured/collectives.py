@@ -9,6 +9,7 @@ storages       FSDP, and ``minigpt.sharding.zero3``, give a tensor's memory back
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from unittest import mock
 
@@ -36,14 +37,12 @@ class Ranks:
     """How one rank's meter treats operations that have to do with the others."""
 
     def __init__(self) -> None:
-        from torch.distributed.tensor import DTensor  # here, because a process alone needs none
-
-        self.distributed, self.small, self.scattered = DTensor, torch.zeros(1), False
-        self.steady = is_steady()
+        self.small, self.scattered, self.steady = torch.zeros(1), False, is_steady()
 
     def passes_on(self, types) -> bool:
         """Whether the operation is DTensor's to take apart."""
-        return any(issubclass(kind, self.distributed) for kind in types)
+        tensor = sys.modules.get("torch.distributed.tensor")  # not loaded: there is none
+        return tensor is not None and any(issubclass(kind, tensor.DTensor) for kind in types)
 
     def settle(self, func, out) -> bool:
         """If ``func`` is a collective, wait for its end. True if ``out`` is gloo's scratch: not to be booked."""

@@ -21,9 +21,10 @@ STEADY = "steady"
 
 @dataclass(frozen=True)
 class Meeting:
-    """A folder that all ranks see, and the seconds that one waits for another."""
+    """A folder that all ranks see; seconds that one waits for another, to come and in a collective."""
 
     folder: str
+    timeout: float
     patience: float
 
     @contextlib.contextmanager
@@ -32,6 +33,8 @@ class Meeting:
         if not hasattr(dist.Backend, STEADY.upper()):
             dist.Backend.register_backend(STEADY, _steady, devices=["cpu"])
         store = dist.FileStore(str(Path(self.folder, name)), ranks)
+        store.set(f"here is {rank}", "")
+        store.wait([f"here is {other}" for other in range(ranks)], timedelta(seconds=self.timeout))
         patience = timedelta(seconds=self.patience)
         dist.init_process_group(f"cpu:{STEADY}", store=store, rank=rank, world_size=ranks, timeout=patience)
         try:

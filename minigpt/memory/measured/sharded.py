@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.memory.measured.optimizers import make_optimizer
 from minigpt.memory.plan import TrainingPlan
-from minigpt.sharding import Zero1, Zero2, Zero3, shard_blocks
+from minigpt.sharding import shard
+from minigpt.sharding.kinds import BY_HAND
 
-BY_HAND = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NUMBER_BY_NUMBER = ("adamw", "kahan_adamw", "sgd", "sgd_momentum", "lion")  # what a flat shard can be updated with
 
@@ -25,14 +24,12 @@ NUMBER_BY_NUMBER = ("adamw", "kahan_adamw", "sgd", "sgd_momentum", "lion")  # wh
 def share(module: nn.Module, plan: TrainingPlan) -> tuple[nn.Module, Any]:
     """The model to call, and its optimizer. Raises ValueError for what is not measured with ranks."""
     _check(plan)
+    options = {}
     if plan.sharding == "ddp":
-        wrapped = DistributedDataParallel(module, gradient_as_bucket_view=plan.gradient_as_bucket_view)
-        return wrapped, make_optimizer(module, plan)
+        options = {"gradient_as_bucket_view": plan.gradient_as_bucket_view}
     if plan.sharding == "fsdp2":
-        shard_blocks(module, reshard_after_forward=plan.reshard_after_forward, **_policies(plan))
-        return module, make_optimizer(module, plan)
-    sharded = BY_HAND[plan.sharding](module, lambda shards: make_optimizer(nn.ParameterList(shards), plan))
-    return sharded, sharded
+        options = {"reshard_after_forward": plan.reshard_after_forward, **_policies(plan)}
+    return shard(module, plan.sharding, lambda params: make_optimizer(nn.ParameterList(params), plan), **options)
 
 
 def _policies(plan: TrainingPlan) -> dict:

@@ -39,8 +39,8 @@ def run_ranks(call: Call, ranks: int, *, timeout: float = 300, patience: float =
         running, ended = {}, {}
         try:
             for rank, name in enumerate(names):
-                given = {**call.arguments, "rank": rank, "meeting": Meeting(folder, patience)}
-                running[name] = Child(name, timeout)
+                given = {**call.arguments, "rank": rank, "meeting": Meeting(folder, timeout, patience)}
+                running[name] = Child(name, timeout, share=ranks)
                 running[name].start(encode(name, Call(call.function, given)))
             failed_at = float("inf")
             while running and time.monotonic() < failed_at + GRACE:
