@@ -14,18 +14,24 @@
 from __future__ import annotations
 
 from minigpt.memory.buckets import StepMemory
+from minigpt.memory.engine.tape import Tape
 from minigpt.memory.plan import TrainingPlan
-from minigpt.memory.predicted.sharded.communication import Sent, of_step
+from minigpt.memory.predicted.sharded.communication import Sent, sent_by
+
+__all__ = ["Sent", "communication", "rank"]
 
 
 def rank(model, plan: TrainingPlan, rank: int) -> StepMemory:
     """The memory of one rank's step. Raises ValueError as ``predict``, and for a rank that is none."""
-    from minigpt.memory.engine.tape import Tape
-    from minigpt.memory.predicted.run import run
+    from minigpt.memory.predicted.run import run  # here, because that is made of this package's files
 
     return run(model, plan, Tape.result, rank=rank)
 
 
 def communication(model, plan: TrainingPlan) -> tuple[Sent, ...]:
     """What a rank sends and receives in a step, by collective and phase. Raises ValueError as ``predict``."""
-    return of_step(model, plan)
+    from minigpt.memory.predicted.run import run
+
+    found: list[Sent] = []
+    run(model, plan, lambda tape, _: None, seen=lambda began: found.extend(sent_by(began.layers.ranks, plan)))
+    return tuple(found)

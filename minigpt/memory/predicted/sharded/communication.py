@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from minigpt.memory.engine.alone import Alone
+from minigpt.memory.plan import TrainingPlan
 from minigpt.memory.units import readable
 
 
@@ -56,16 +57,8 @@ class Sent:
         return f"  {self.collective:<15} {self.phase:<9} {self.calls:>5} times  {readable(self.sent):>10}"
 
 
-def of_step(model, plan) -> tuple[Sent, ...]:
-    """A step's collectives, in the order in which each was first called. One rank alone has none.
-
-    Raises ValueError as ``predict`` does.
-    """
-    from minigpt.memory.predicted.run import run
-
-    found: list[Alone] = []
-    run(model, plan, lambda tape, _: None, seen=lambda began: found.append(began.layers.ranks))
-    (ranks,) = found
+def sent_by(ranks: Alone, plan: TrainingPlan) -> tuple[Sent, ...]:
+    """What was noted, in the order in which each collective was first called. One rank alone has nothing."""
     if not isinstance(ranks, Sharing):
         return ()
     return tuple(Sent(*key, ranks.calls[key], nbytes, plan.ranks) for key, nbytes in ranks.passed.items())

@@ -52,7 +52,8 @@ class FlatLayers(Layers):
 
     def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
         plain = Layers(Tape(), architecture, plan)
-        if plan.sharding == "zero3" and len(plain.trained) < len(set(plain.weights.values())):
+        parameters = {value for name, value in plain.weights.items() if name not in architecture.constants()}
+        if plan.sharding == "zero3" and len(plain.trained) < len(parameters):
             raise ValueError(f"method is {plan.method!r}; with sharding 'zero3' every weight must be trained")
         names = {value: name for name, value in reversed(plain.weights.items())}  # a tied one's first name
         groups: dict[str, list[Value]] = {}
