@@ -1,12 +1,12 @@
 """Several ranks in one process: collectives whose results are known once every rank has asked for them.
 
 Each rank's code runs alone. In a collective that the others have not come to it is stopped, and when all have, it runs
-again from its beginning, with the result at hand. So nothing is started, nothing waits, and ranks that do not come to the
-same collectives are found out, where real ones would wait for ever.
+again from its beginning, with the result at hand. So nothing is started and nothing waits, and ranks that do not come
+to the same collectives are found out, where real ones would wait for ever.
 
 stepped(step, weights, gradients, states)     a step of ``step(parameters, state, group, adam)`` by each rank
 passed(layer, shape, ranks)                   forward and backward of an autograd.Function by each rank
-wrapped(wrap, config, reshard)                what ``wrap(model, fully_shard, reshard_after_forward)`` asks of fully_shard
+wrapped(wrap, config, reshard)                what ``wrap(model, fully_shard, reshard)`` asks of fully_shard
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from minigpt.checks.calling import name_of
 from minigpt.checks.closing import by_hand
 from minigpt.checks.comparing import show
-from minigpt.checks.probes import probe, tried
+from minigpt.checks.probes import probe
 from minigpt.checks.verdict import Wrong
 from minigpt.model import GPT, GPTConfig
 
@@ -33,7 +33,7 @@ class Waiting(BaseException):
 
 
 class Group:
-    """One of ``ranks`` ranks. ``done`` has the results of its first collectives, and ``asked`` what it asks for next."""
+    """One of ``ranks`` ranks. ``done`` has the results of its first collectives, and ``_asked`` the next."""
 
     def __init__(self, rank: int, ranks: int, done: list[Tensor]) -> None:
         self.rank, self.ranks = rank, ranks
@@ -46,8 +46,8 @@ class Group:
     def reduce_scatter(self, whole: Tensor) -> Tensor:
         check_tensor("reduce_scatter", whole)
         if whole.numel() % self.ranks:
-            raise Wrong("not-padded", f"reduce_scatter is given {whole.numel()} numbers, which {self.ranks} ranks cannot "
-                        "share equally: fill up with zeros first")  # fmt: skip
+            raise Wrong("not-padded", f"reduce_scatter is given {whole.numel()} numbers, which {self.ranks} ranks "
+                        "cannot share equally: fill up with zeros first")  # fmt: skip
         return self._collective("reduce_scatter", whole)
 
     def _collective(self, name: str, tensor: Tensor) -> Tensor:
@@ -74,7 +74,9 @@ def check_tensor(name: str, tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise Wrong("no-tensor", f"{name} is given {show(tensor)}; a tensor of one dimension is asked for")
     if tensor.dim() != 1:
-        raise Wrong("not-flat", f"{name} is given the shape {tuple(tensor.shape)}; a tensor of one dimension is asked for")
+        raise Wrong(
+            "not-flat", f"{name} is given the shape {tuple(tensor.shape)}; a tensor of one dimension is asked for"
+        )
     if not tensor.is_contiguous():
         raise Wrong("not-contiguous", f"{name} is given a tensor whose numbers do not lie side by side; send a copy")
 
@@ -93,7 +95,7 @@ def together(run: Callable, ranks: int, name: str) -> list:
                     return []
 
             attempt.__name__ = name
-            if found := by_hand(attempt, twice=False, untouched=False, none_ok=True):
+            if found := by_hand(attempt, building=True, twice=False, untouched=False, none_ok=True):
                 ended[group.rank] = found[0]
         waiting = [group for group in groups if group.rank not in ended]
         if not waiting:
@@ -162,6 +164,8 @@ def stepped(step: Callable, weights: list[Tensor], gradients: list[list[Tensor]]
             if w.shape != g.shape:
                 sizes = f"{tuple(w.shape)} and {tuple(g.shape)}"
                 raise Wrong("sizes-differ", f"update is given weights and a gradient of {sizes}: both are the shard's")
+            if w.dtype != g.dtype:
+                raise Wrong("other-dtype", f"update is given weights in {w.dtype} and a gradient in {g.dtype}")
             given.append({"w": w.detach().clone(), "g": g.detach().clone()})
             with torch.no_grad():
                 adam(w, g, state)
@@ -180,8 +184,10 @@ def stepped(step: Callable, weights: list[Tensor], gradients: list[list[Tensor]]
 
 
 @probe
-def passed(layer, shards: list[Tensor], shape: tuple[int, int], inputs: list[Tensor], pulls: list[Tensor]) -> list[dict]:
-    """For each rank: y, the gradients of x and of the shard, collectives, and the gathered bytes that are still there."""
+def passed(
+    layer, shards: list[Tensor], shape: tuple[int, int], inputs: list[Tensor], pulls: list[Tensor]
+) -> list[dict]:
+    """For each rank: y, the gradients of x and of the shard, collectives, and gathered bytes that are still there."""
 
     def run(group: Group) -> dict:
         x, shard = (each[group.rank].clone().requires_grad_() for each in (inputs, shards))
@@ -189,11 +195,12 @@ def passed(layer, shards: list[Tensor], shape: tuple[int, int], inputs: list[Ten
         if not isinstance(y, Tensor):
             raise Wrong("no-tensor", f"forward gives {show(y)}; y is asked for")
         forward, alive = len(group._calls), group.alive()
-        if y.shape != pulls[group.rank].shape or not y.requires_grad:
+        pull = pulls[group.rank]
+        if y.shape != pull.shape or y.dtype != pull.dtype or not y.requires_grad:
             return {"y": y.detach().clone(), "graph": y.requires_grad, "x": None, "shard": None, "calls": group._calls,
                     "forward": forward, "alive": alive, "after": []}  # fmt: skip
         value = y.detach().clone()
-        y.backward(pulls[group.rank])
+        y.backward(pull)
         del y
         return {"y": value, "graph": True, "x": x.grad, "shard": shard.grad, "calls": group._calls, "forward": forward,
                 "alive": alive, "after": group.alive()}  # fmt: skip
@@ -212,7 +219,9 @@ def wrapped(wrap: Callable, config: GPTConfig, reshard: bool) -> dict:
 
     def fully_shard(module, **options):
         if id(module) not in names:
-            raise Wrong("no-module", f"fully_shard is given {show(type(module).__name__)}, which is no module of the model")
+            raise Wrong(
+                "no-module", f"fully_shard is given {show(type(module).__name__)}, which is no module of the model"
+            )
         odd = [name for name in options if name not in ("mesh", "reshard_after_forward", "mp_policy", "offload_policy")]
         if odd:
             raise Wrong("no-option", f"fully_shard has no option {odd[0]}")
@@ -223,7 +232,5 @@ def wrapped(wrap: Callable, config: GPTConfig, reshard: bool) -> dict:
         return wrap(model, fully_shard, reshard)
 
     run.__name__ = name_of(wrap)
-    given = tried(by_hand, run, twice=False, untouched=False, none_ok=True)
-    if isinstance(given, Wrong):
-        raise given
+    given = by_hand(run, building=True, twice=False, untouched=False, none_ok=True)
     return {"calls": calls, "itself": given is model, "nothing": given is None}

@@ -74,7 +74,9 @@ def parts(own_part: Callable, case: tuple[int, int]) -> None:
         if plain == [_plain(pair, n) for pair in other]:
             raise Wrong(id, f"{n:,} numbers, {ranks} ranks: {sentence}")
     rank = next(r for r in range(ranks) if plain[r] != _plain(right[r], n))
-    raise Wrong("other-part", f"rank {rank} of {ranks}, {n:,} numbers: {mine[rank]} is given, and {right[rank]} is right")
+    raise Wrong(
+        "other-part", f"rank {rank} of {ranks}, {n:,} numbers: {mine[rank]} is given, and {right[rank]} is right"
+    )
 
 
 def _pair(given, what: str) -> tuple[int, int]:
@@ -106,7 +108,7 @@ def part_mistakes(n: int, ranks: int) -> Hints:
                          [(r * length, min((r + 1) * length, n)) for r in range(ranks)]),
         "spread": ("what does not divide is spread over the first ranks, as tensor_split does it; here each part has "
                    "ceil(n / W), as long as there are numbers", even),
-        "rest-to-last": ("the last rank has what does not divide on top; each part has ceil(n / W), and the last the rest",
+        "rest-to-last": ("the last rank has what does not divide on top; each part has ceil(n / W)",
                          [(r * low, n if r == ranks - 1 else (r + 1) * low) for r in range(ranks)]),
         "remainder-lost": ("n // W numbers each leave the last ones with nobody",
                            [(r * low, (r + 1) * low) for r in range(ranks)]),
@@ -115,7 +117,7 @@ def part_mistakes(n: int, ranks: int) -> Hints:
         "backwards": ("the last rank has the first part; rank 0 has it", right[::-1]),
         "inclusive": ("stop is the first number that is not in the part, as in a slice",
                       [(a, b - 1) for a, b in right]),
-        "length-for-stop": ("start and the count are given; start and stop are asked for", [(a, b - a) for a, b in right]),
+        "length-for-stop": ("start and a count are given; start and stop are asked", [(a, b - a) for a, b in right]),
         "remainder-for-rank": ("rank and remainder are interchanged", [(min((n % ranks) * length, n),
                                min((n % ranks + 1) * length, n))] * ranks),
     }  # fmt: skip
@@ -136,7 +138,9 @@ def joins(flat: Callable, case: Tensors) -> None:
             raise Wrong(id, f"{what}: {sentence}")
     if len(mine) != len(right):
         raise Wrong("other-length", f"{what}: it has {len(mine)} numbers, and should have {len(right)}")
-    close(mine, right, what, rtol=0, atol=0, wrong={id: hint for id, hint in others.items() if len(hint[1]) == len(right)})
+    close(
+        mine, right, what, rtol=0, atol=0, wrong={id: hint for id, hint in others.items() if len(hint[1]) == len(right)}
+    )
 
 
 def joined(tensors: list[Tensor], ranks: int) -> Tensor:
@@ -161,5 +165,5 @@ def join_mistakes(tensors: list[Tensor], ranks: int) -> Hints:
         "padding-repeats": ("the padding repeats numbers; zeros are asked for",
                             torch.cat([numbers, numbers[:1].expand(padding)])),
         "transposed": ("matrices are laid out column after column; row after row is asked for", turned),
-        "backwards": ("the tensors come in another order", torch.cat([*(t.reshape(-1) for t in tensors[::-1]), right[n:]])),
+        "backwards": ("they are in another order", torch.cat([*(t.reshape(-1) for t in tensors[::-1]), right[n:]])),
     }  # fmt: skip

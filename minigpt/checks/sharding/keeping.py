@@ -1,10 +1,11 @@
-"""The bytes that a rank keeps between steps, and judging a student's arithmetic of them. The truth is the metered rank's.
+"""The bytes that a rank keeps between steps, and judging a student's arithmetic of them.
 
 zero(zero_bytes, (config, ranks, stage))      ``zero_bytes(groups, ranks, stage)``: ZeRO by hand, stage 1 or 3
 fsdp(fsdp_bytes, (config, ranks))             ``fsdp_bytes(shapes, ranks, rank)`` for each rank: fully_shard
 card(card_bytes, (model, ranks))              ``card_bytes(block, rest, layers, ranks)``: rank 0, computing in 16 bits
 
-All in float32 with AdamW. ``predicted.sharded.rank`` is the metered rank to the byte (tests/test_sharded.py).
+All in float32 with AdamW. The truth is what a rank's meter reads, which
+``predicted.sharded.rank`` has to the byte (tests/test_sharded.py).
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def zero_slips(groups: list[int], ranks: int, stage: int) -> dict[str, list[Hint
     if stage == 1:
         whole = {"no-padding": ("the flat tensor of each group ends in padding, which is there too", n - full),
                  "one-group": ("all is one group here; each group has its own padding", ranks * at_once - full),
+                 "rounded-down": ("it is rounded down: a shard has ceil(n / W) numbers", ranks * down - full),
+                 "two-ranks": ("these are the shards of 2 ranks", ranks * cut["two-ranks"][1]),
                  "sharded": (never, own - full)}  # fmt: skip
         made = {"padded": ("gradients come one by one, as autograd makes them: without padding", full - n),
                 "sharded": (never, own - n)}  # fmt: skip
@@ -131,8 +134,7 @@ def zero_slips(groups: list[int], ranks: int, stage: int) -> dict[str, list[Hint
         whole = made = cut | all_of
     state = {id: (sentence, 2 * extra) for id, (sentence, extra) in (cut | all_of).items()}
     state |= {"one-moment": (ONE_MOMENT, -own)}
-    counts = {"no-count": (NO_COUNT, -4 * len(groups)), "one-count": (NO_COUNT, 4 - 4 * len(groups)),
-              "count-of-8": ("the count has 4 bytes, not 8", 4 * len(groups))}  # fmt: skip
+    counts = {"no-count": (NO_COUNT, -4 * len(groups)), "one-count": (NO_COUNT, 4 - 4 * len(groups))}
     return {"weights": times([whole], 4), "gradients": times([made], 4), "optimizer": [*times([state], 4), counts]}
 
 
@@ -149,10 +151,10 @@ def fsdp_slips(shapes: Shapes, ranks: int, rank: int) -> dict[str, list[Hints]]:
                            sum(prod(shape[:-1]) * length_of(shape[-1], ranks) for shape in shapes)),
     }  # fmt: skip
     kept = {id: (sentence, value - padded) for id, (sentence, value) in others.items()}
-    kept |= {"no-padding": ("these are this rank's rows alone; its memory has room for ceil(d / W) rows, as on every rank",
+    kept |= {"no-padding": ("these are this rank's rows alone; there is room for ceil(d / W) on every rank",
                             real - padded)}  # fmt: skip
     state = {id: (sentence, 2 * (value - real)) for id, (sentence, value) in others.items()}
-    state |= {"state-of-padding": ("the padding has no moments: AdamW sees this rank's rows alone", 2 * (padded - real)),
+    state |= {"state-of-padding": ("padding has no moments: AdamW sees this rank's rows", 2 * (padded - real)),
               "one-moment": (ONE_MOMENT, -real)}  # fmt: skip
     counts = {"no-count": (NO_COUNT, -4 * len(shapes)), "one-count": (NO_COUNT, 4 - 4 * len(shapes))}
     return {"weights": times([kept], 4), "gradients": times([kept], 4), "optimizer": [*times([state], 4), counts]}
@@ -164,7 +166,10 @@ def card_slips(block: Shapes, rest: Shapes, layers: int, ranks: int) -> dict[str
     kept = {
         "not-sharded": ("a card has its part alone", 4 * (n - own)),
         "in-two-bytes": ("the shards stay in float32, 4 bytes; 16 bits have only the gathered copies", -2 * own),
-        "no-padding": ("each tensor is cut along its first dimension, and the last part is filled up", 4 * (n // ranks - own)),
+        "no-padding": (
+            "each tensor is cut along its first dimension, and the last part is filled up",
+            4 * (n // ranks - own),
+        ),
         "one-block": ("this is one block; there are more", -4 * (layers - 1) * room(block, ranks)),
         "no-rest": ("what is in no block is cut as well", -4 * room(rest, ranks)),
     }
@@ -176,10 +181,16 @@ def card_slips(block: Shapes, rest: Shapes, layers: int, ranks: int) -> dict[str
         whole, bare = ranks * room(shapes, ranks), sum(map(prod, shapes))
         return [{
             "in-four-bytes": ("what is gathered is in 16 bits", 2 * whole),
-            "still-cut": ("this is one card's part; while it computes, all of it is there", 2 * (whole // ranks - whole)),
+            "still-cut": ("this is one card's part; it computes with all of it", 2 * (whole // ranks - whole)),
             "no-padding": ("the padding is gathered, too", 2 * (bare - whole)),
         }]  # fmt: skip
 
     layer = gathered(block)
     layer[0]["all-layers"] = ("one block is gathered at a time, not all", 2 * (layers - 1) * ranks * room(block, ranks))
-    return {"weights": [kept], "gradients": [kept], "optimizer": [state, counts], "layer": layer, "root": gathered(rest)}
+    return {
+        "weights": [kept],
+        "gradients": [kept],
+        "optimizer": [state, counts],
+        "layer": layer,
+        "root": gathered(rest),
+    }

@@ -6,7 +6,6 @@ frees(layer, Layer(out, into, ranks))      gathered in forward, freed, gathered 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -68,7 +67,7 @@ def passes(layer, case: Layer) -> None:
             "sum-not-mean": ("it is the sum over the ranks; the mean is asked for", mean[rank] * case.ranks),
             "two-ranks": ("it is the sum divided by 2; there are more ranks", mean[rank] * case.ranks / 2),
             "own-gradient": ("it is of this rank's own gradient; the mean over all is asked for", own[rank]),
-            **{"other-part": ("it is another rank's part", m) for r, m in enumerate(mean) if r == (rank + 1) % case.ranks},
+            "other-part": ("it is another rank's part", mean[(rank + 1) % case.ranks]),
         }
         _tensor(said["shard"], mean[rank], f"{where}: the gradient of the shard", case, tolerance, hints)
 
@@ -79,17 +78,19 @@ def frees(layer, case: Layer) -> None:
         if forward.count("all_gather") != 1 or "reduce_scatter" in forward:
             raise Wrong("other-traffic", f"{where}: forward asks for {_list(forward)}; one all_gather is asked for")
         if said["alive"]:
-            raise Wrong("weights-kept", f"{where}: after forward {sum(said['alive']):,} bytes of the gathered weight are still "
-                        "there: something keeps the weight, or a view of it")  # fmt: skip
+            raise Wrong("weights-kept", f"{where}: after forward {sum(said['alive']):,} bytes of the weight are "
+                        "still there: something keeps the weight, or a view of it")  # fmt: skip
         backward = said["calls"][said["forward"] :]
         if "all_gather" not in backward:
-            raise Wrong("not-gathered-again", f"{where}: backward gathers nothing, so a copy of the weight was kept for it")
+            raise Wrong(
+                "not-gathered-again", f"{where}: backward gathers nothing, so a copy of the weight was kept for it"
+            )
         if sorted(backward) != ["all_gather", "reduce_scatter"]:
             raise Wrong("other-traffic", f"{where}: backward asks for {_list(backward)}; one all_gather and one "
                         "reduce_scatter will do")  # fmt: skip
         if said["after"]:
-            raise Wrong("weights-kept-after", f"{where}: after backward {sum(said['after']):,} bytes of gathered weights are "
-                        "still there")  # fmt: skip
+            raise Wrong("weights-kept-after", f"{where}: after backward {sum(said['after']):,} bytes of weights "
+                        "are still there")  # fmt: skip
 
 
 def _list(calls: list[str]) -> str:

@@ -2,25 +2,21 @@
 
     together({"step": zero1_step}, "zero1", config, steps=5)      rank by rank: losses, and the bytes that it holds
     alone(config, steps=5)                                        the losses of one process
-    tried(lambda: ...)                                            (what it gives, ""), or (None, why ranks cannot run here)
+    tried(lambda: ...)                                            (what it gives, ""), or (None, why it failed)
 
-Functions of a notebook have no module that another process could import. What travels is the text of their cells, and
-of the cells and imports that these use.
-
-Left out: functions that were not typed into a notebook's cell.
+No truth is in here: what comes out is for the student's eyes, and no points depend on it.
 """
 
 from __future__ import annotations
 
-import inspect
-import linecache
-import types
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from minigpt.checks.sharding.sending import source_of
 from minigpt.data import pretraining_text, random_windows
 from minigpt.memory.measured.apart import Call
 from minigpt.memory.measured.meeting import Meeting
@@ -32,11 +28,14 @@ RANKS, BATCH, SEQ_LEN, LR = 2, 4, 64, 1e-3
 HERE = "minigpt.checks.sharding.running"
 
 
-def together(answers: dict[str, Callable], kind: str, config: GPTConfig, steps: int, *, patience: float = 20) -> list[dict]:
-    """``kind``: "zero1" with the answer "step", "layers" with "layer", or "wrapped" with "wrap".
+def together(
+    answers: dict[str, Callable], kind: str, config: GPTConfig, steps: int, *, patience: float = 20
+) -> list[dict]:
+    """What each of two ranks says, in order; ``answers`` are "step" for the ``kind`` "zero1", "layer" for "layers",
+    "wrap" for "wrapped".
 
-    Raises ValueError where a rank's code does, RuntimeError or TimeoutError where a rank fails otherwise; no rank is
-    left running.
+    Raises ValueError where a rank's code does, RuntimeError or TimeoutError where a rank fails otherwise, or comes to
+    no collective for ``patience`` seconds; no rank is left running.
     """
     given = {"source": source_of(answers.values()), "kind": kind, "config": config, "steps": steps,
              "names": {what: answer.__name__ for what, answer in answers.items()}}  # fmt: skip
@@ -72,7 +71,9 @@ def model_of(config: GPTConfig) -> GPT:
 
 
 def batch_of(config: GPTConfig, i: int, rank: int) -> tuple[Tensor, Tensor]:
-    tokens, targets = random_windows(pretraining_text("validation"), BATCH, min(SEQ_LEN, config.context))[RANKS * i + rank]
+    tokens, targets = random_windows(pretraining_text("validation"), BATCH, min(SEQ_LEN, config.context))[
+        RANKS * i + rank
+    ]
     return tokens, targets
 
 
@@ -114,7 +115,12 @@ def zero1(config: GPTConfig, steps: int, rank: int, group: Gloo, step: Callable)
         held = {"weights": nbytes(model.parameters()), "gradients": nbytes(gradients)}
         gradients.clear()
         step(list(model.parameters()), state, group, update)
-    return {"losses": losses, **held, "optimizer": nbytes(tensors_in(state)), "left": nbytes(p.grad for p in model.parameters())}
+    return {
+        "losses": losses,
+        **held,
+        "optimizer": nbytes(tensors_in(state)),
+        "left": nbytes(p.grad for p in model.parameters()),
+    }
 
 
 def layers(config: GPTConfig, steps: int, rank: int, group: Gloo, layer) -> dict:
@@ -199,8 +205,6 @@ def nbytes(tensors) -> int:
 
 
 def tensors_in(state) -> list[Tensor]:
-    from torch.utils._pytree import tree_leaves
-
     return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
 
 
@@ -208,50 +212,3 @@ def show(ranks: list[dict]) -> None:
     """A line for each rank."""
     for rank, told in enumerate(ranks):
         print(f"rank {rank}:", ", ".join(f"{name} {readable(n)}" for name, n in told.items() if name != "losses"))
-
-
-# ---------------------------------------------------------------- the text of an answer
-
-
-def source_of(answers) -> str:
-    """The cells of these functions, and those that they use, in the order in which they were run; imports first."""
-    cells: dict[str, None] = {}
-    imports: dict[str, None] = {}
-    waiting, seen = list(answers), set()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        for code, names in _codes(one):
-            cells[code.co_filename] = None
-            for name in _names(code):
-                value = names.get(name)
-                if isinstance(value, types.ModuleType):
-                    imports[f"import {value.__name__} as {name}"] = None
-                elif getattr(value, "__module__", None) in ("__main__", names.get("__name__")):
-                    waiting.append(value)
-                elif isinstance(value, (int, float, str, tuple)):
-                    imports[f"{name} = {value!r}"] = None
-                elif callable(value) and getattr(value, "__module__", None):
-                    imports[f"from {value.__module__} import {value.__name__} as {name}"] = None
-    texts = ["".join(linecache.getlines(name)) for name in sorted(cells, key=_when)]
-    if not all(texts):
-        raise ValueError("a function has no cell whose text could be sent to the ranks")
-    return "\n".join([*imports, *texts])
-
-
-def _codes(one) -> list[tuple[types.CodeType, dict]]:
-    functions = vars(one).values() if inspect.isclass(one) else [one]
-    plain = [getattr(f, "__func__", f) for f in functions]
-    return [(f.__code__, f.__globals__) for f in plain if isinstance(f, types.FunctionType)]
-
-
-def _names(code: types.CodeType) -> list[str]:
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return [*code.co_names, *(name for each in inner for name in _names(each))]
-
-
-def _when(filename: str) -> tuple:
-    """Cells in any order: what they define is looked up when it is called."""
-    return (filename,)

@@ -62,7 +62,11 @@ def follows(step: Callable, scene: Scene) -> None:
         for rank, said in enumerate(told):
             where = f"{what}, rank {rank}"
             _given(said["given"], before, gradients, means, rank, scene, where)
-            _weights(said["weights"], before, after, rank, scene, where)
+            if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(said["state"])):
+                raise Wrong("state-lost", f"{where}: after the step there are no moments in state; hand update the "
+                            "dictionary that you are given")  # fmt: skip
+        for rank, said in enumerate(told):
+            _weights(said["weights"], before, after, rank, scene, f"{what}, rank {rank}")
         weights, states = told[0]["weights"], [said["state"] for said in told]
 
 
@@ -77,13 +81,17 @@ def keeps(step: Callable, scene: Scene) -> None:
         kept, needed = sum(storages.values()), 2 * length_of(n, scene.ranks) * scene.dtype.itemsize
         if kept != needed:
             names = ", ".join(show(name) for name in said["state"])
-            raise Wrong("more-state" if kept > needed else "less-state", f"{where}: after the step state keeps {kept:,} "
-                        f"bytes alive, and m and v of a shard have {needed:,}; it has {names or 'nothing'}")  # fmt: skip
+            raise Wrong("more-state" if kept > needed else "less-state", f"{where}: after the step state keeps "
+                        f"{kept:,} bytes; m and v of a shard have {needed:,}: {names or 'nothing'}")  # fmt: skip
         if said["left"]:
-            raise Wrong("gradients-kept", f"{where}: {said['left']} parameters have their gradients still; set .grad to None")
+            raise Wrong(
+                "gradients-kept", f"{where}: {said['left']} parameters have their gradients still; set .grad to None"
+            )
         if sorted(said["calls"]) != ["all_gather", "reduce_scatter"]:
             calls = ", ".join(said["calls"]) or "none"
-            raise Wrong("other-traffic", f"{where}: collectives: {calls}; one reduce_scatter and one all_gather will do")
+            raise Wrong(
+                "other-traffic", f"{where}: collectives: {calls}; one reduce_scatter and one all_gather will do"
+            )
 
 
 def trains(step: Callable, case: tuple[GPTConfig, int, int]) -> None:
@@ -165,8 +173,8 @@ def _given(given: list[dict], before, gradients, means, rank: int, scene: Scene,
         if tensor.dtype != scene.dtype:
             raise Wrong("other-dtype", f"{where}: update is given {what} in {tensor.dtype}; they are {scene.dtype}")
     if w.numel() in (n, W * length) and W > 1 and w.numel() != length:
-        raise Wrong("state-for-all", f"{where}: update is given all {w.numel()} numbers, so every rank would keep the state "
-                    "of all; a rank updates its shard")  # fmt: skip
+        raise Wrong("state-for-all", f"{where}: update is given all {w.numel()} numbers, so every rank would keep the "
+                    "state of all; a rank updates its shard")  # fmt: skip
     if w.shape != (length,):
         if w.numel() == length_of(n, 2) or w.numel() == n // 2:
             raise Wrong("two-ranks", f"{where}: update is given half of the numbers; there are {W} ranks")
@@ -175,14 +183,17 @@ def _given(given: list[dict], before, gradients, means, rank: int, scene: Scene,
     rtol, atol = TOLERANCE[scene.dtype]
     others = {f"part of rank {r}": s for r, s in enumerate(shards) if r != rank}
     _alike(w, shards[rank], {"other-part": ("these are the weights of another rank's part", list(others.values()))},
-           f"{where}: the weights that update is given", n, rank, length)  # fmt: skip
+           f"{where}: the weights that update is given", n, rank, length, rtol, atol)  # fmt: skip
     mean, own = _shards(means, W), _shards(gradients[rank], W)
     wrong = {
         "sum-not-mean": ("it is the sum over the ranks; the mean is asked for", [mean[rank] * W]),
         "divided-twice": ("it is divided by the number of ranks twice", [mean[rank] / W]),
         "two-ranks": ("it is the sum divided by 2; there are more ranks", [mean[rank] * W / 2]),
         "own-gradient": ("it is this rank's own gradient; the mean over all ranks is asked for", [own[rank]]),
-        "own-divided": ("it is this rank's own gradient, divided; the mean over all ranks is asked for", [own[rank] / W]),
+        "own-divided": (
+            "it is this rank's own gradient, divided; the mean over all ranks is asked for",
+            [own[rank] / W],
+        ),
         "other-part": ("it is another rank's part", [m for r, m in enumerate(mean) if r != rank]),
     }
     _alike(g, mean[rank], wrong, f"{where}: the gradient that update is given", n, rank, length, rtol, atol)
@@ -213,7 +224,9 @@ def _weights(mine: list[Tensor], before, after, rank: int, scene: Scene, where: 
     part = slice(min(rank * length, n), min((rank + 1) * length, n))
     alone = old.clone()
     alone[part] = new[part]
-    if torch.allclose(own.double(), alone.double(), rtol=rtol, atol=atol) and not torch.allclose(alone, new, rtol, atol):
+    if torch.allclose(own.double(), alone.double(), rtol=rtol, atol=atol) and not torch.allclose(
+        alone, new, rtol, atol
+    ):
         raise Wrong("not-gathered", f"{where}: only this rank's part is new; the others' are gathered")
     close(own, new, f"{where}: the weights after the step", rtol=rtol, atol=atol)
 
