@@ -37,7 +37,8 @@ class Group:
 
     def __init__(self, rank: int, ranks: int, done: list[Tensor]) -> None:
         self.rank, self.ranks = rank, ranks
-        self._done, self._calls, self._asked = done, [], None
+        self._done, self._calls = done, list[str]()
+        self._asked: tuple[str, Tensor] = "", torch.empty(0)
         self._given: list[tuple[str, StorageWeakRef]] = []
 
     def all_gather(self, shard: Tensor) -> Tensor:

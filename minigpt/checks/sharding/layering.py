@@ -55,7 +55,7 @@ def passes(layer, case: Layer) -> None:
     told, W = _told(layer, case), case.weight()
     tolerance = {torch.float32: dict(rtol=1e-4, atol=1e-5)}.get(case.dtype, dict(rtol=3e-2, atol=6e-2))
     gradients = [pull.flatten(0, -2).T @ x.flatten(0, -2) for pull, x in zip(case.pulls(), case.inputs())]
-    mean = joined([sum(gradients) / case.ranks], case.ranks).chunk(case.ranks)
+    mean = joined([torch.stack(gradients).sum(0) / case.ranks], case.ranks).chunk(case.ranks)
     for rank, (said, x, pull) in enumerate(zip(told, case.inputs(), case.pulls())):
         where = f"{case.text}, rank {rank}"
         _tensor(said["y"], x @ W.T, f"{where}: y", case, tolerance)

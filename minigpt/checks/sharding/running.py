@@ -22,7 +22,7 @@ from minigpt.memory.measured.apart import Call
 from minigpt.memory.measured.meeting import Meeting
 from minigpt.memory.measured.together import run_ranks
 from minigpt.memory.units import readable
-from minigpt.model import GPT, GPTConfig
+from minigpt.model import GPT, MLP, Attention, GPTConfig
 
 RANKS, BATCH, SEQ_LEN, LR = 2, 4, 64, 1e-3
 HERE = "minigpt.checks.sharding.running"
@@ -106,7 +106,9 @@ def one_rank(source: str, names: dict, kind: str, config: GPTConfig, steps: int,
 
 
 def zero1(config: GPTConfig, steps: int, rank: int, group: Gloo, step: Callable) -> dict:
-    model, state, losses = model_of(config), {}, []  # type: ignore[var-annotated]
+    model, losses = model_of(config), []
+    state: dict = {}
+    held: dict[str, int] = {}
     for i in range(steps):
         loss = model(*batch_of(config, i, rank))
         loss.backward()
@@ -126,9 +128,9 @@ def zero1(config: GPTConfig, steps: int, rank: int, group: Gloo, step: Callable)
 def layers(config: GPTConfig, steps: int, rank: int, group: Gloo, layer) -> dict:
     """Every matrix of the blocks is a shard; the rest is whole, its gradients averaged."""
     model, losses = model_of(config), []
-    for block in model.blocks:
-        for module in (block.attn, block.mlp):
-            for name, linear in list(module.named_children()):
+    for module in [module for module in model.modules() if isinstance(module, (Attention, MLP))]:
+        for name, linear in list(module.named_children()):
+            if isinstance(linear, nn.Linear):
                 setattr(module, name, Sharded(linear, layer, group))
     shards = [module.shard for module in model.modules() if isinstance(module, Sharded)]
     whole = [p for p in model.parameters() if not any(p is shard for shard in shards)]
@@ -164,7 +166,7 @@ def wrapped(config: GPTConfig, steps: int, rank: int, group: Gloo, wrap: Callabl
             "optimizer": nbytes(state)}  # fmt: skip
 
 
-KINDS = {"zero1": zero1, "layers": layers, "wrapped": wrapped}
+KINDS: dict[str, Callable[..., dict]] = {"zero1": zero1, "layers": layers, "wrapped": wrapped}
 
 
 class Sharded(nn.Module):

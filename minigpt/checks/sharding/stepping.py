@@ -99,8 +99,8 @@ def trains(step: Callable, case: tuple[GPTConfig, int, int]) -> None:
     torch.manual_seed(0)
     model = GPT(config)
     start = [p.detach().clone() for p in model.parameters()]
-    whole, states = Whole(start, ranks), [{} for _ in range(ranks)]
-    weights, losses, right = start, [], []
+    states: list[dict] = [{} for _ in range(ranks)]
+    whole, weights, losses, right = Whole(start, ranks), start, [], []
     for i in range(steps):
         what = f"a MiniGPT of {config.n_layer} blocks, {ranks} ranks, step {i + 1}"
         loss, gradients = _passes(model, weights, ranks, i)
