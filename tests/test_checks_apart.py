@@ -68,7 +68,7 @@ def sizes(model) -> tuple[int, int]:
 
 
 LAB12 = {**LAB10, "vocab_size": 1003, "intermediate_size": 230}
-GROUPS = [ranks.groups_of(gpt(3, 36, 4, 33, 91)), ranks.groups_of(gpt(2, 42, 6, 29, 113))]
+GROUPS = [ranks.groups_of(gpt(5, 36, 4, 33, 91)), ranks.groups_of(gpt(2, 42, 6, 29, 113))]
 
 SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hidden, in order
     "a MiniGPT": (parameters.count_slips, [
