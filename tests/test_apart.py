@@ -199,6 +199,6 @@ def test_what_is_not_allowed_is_refused_before_a_process_starts(calls, options, 
 
 def test_a_set_and_the_numbers_of_numpy_travel_as_json_has_them():
     call = Call("a:b", {"names": {"v_proj", "q_proj"}, "rank": numpy.int64(4), "rate": numpy.float32(0.5)})
-    assert json.loads(apart_module._encode("it", call))["arguments"] == {
+    assert json.loads(apart_module.encode("it", call))["arguments"] == {
         "names": ["q_proj", "v_proj"], "rank": 4, "rate": 0.5,
     }  # fmt: skip

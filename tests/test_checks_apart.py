@@ -20,6 +20,7 @@ from minigpt.checks import naming, training
 from minigpt.checks.activations import blocks
 from minigpt.checks.adapters import counts, truths
 from minigpt.checks.allocating import sizes as requests
+from minigpt.checks.capstone import byhand
 from minigpt.checks.counting import parameters, saved, static
 from minigpt.checks.four_bits import storage
 from minigpt.checks.galore import keeping
@@ -135,6 +136,11 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     ]),
     "a rest": (requests.split_slips, [
         (600 * 1024, 1448 * 1024), (3 * MIB, 17 * MIB), (25 * MIB, MIB), (1536 * 1024, 512 * 1024), (MIB, MIB),
+    ]),
+    "the default recipe": (byhand.default_slips, [
+        (parameters, tensors, tokens, words) for model, tokens in (
+            ("smollm2-135m", 700), ("llama-3.2-3b", 8192), ("qwen2.5-0.5b", 333),
+        ) for parameters, tensors, words in [byhand.sizes(model)]
     ]),
 }  # fmt: skip
 
@@ -255,6 +261,7 @@ def drawn(subject: str, draw: random.Random) -> tuple:
         "ZeRO-1": (groups, odd(draw, 4, 9), 1), "ZeRO-3": (groups, odd(draw, 4, 9), 3),
         "fully_shard": (ranks.shapes_of(model), odd(draw, 4, 9), 0),
         "a card": (*ranks.parts_of(llama), odd(draw, 4, 9)),
+        "the default recipe": (odd(draw, 10**6, 10**7), odd(draw, 50, 300), batch * seq_len, odd(draw, 2000, 9000)),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
         "8-bit state": ([odd(draw, 3000, 90_000), odd(draw, 50, 1500)],),
         **{kind: (states.shapes_of(model), kind, draw.choice(["fp32", "bf16", "bf16-autocast"]))

@@ -16,7 +16,7 @@ import torch
 
 CONTENT = Path(__file__).parent.parent / "content"
 QLORA, LAB, STATE = "lessons/09-qlora.md", "labs/lab09-qlora.md", "lessons/04-optimizer-state.md"
-CHECKPOINTING = "lessons/06-checkpointing.md"
+CHECKPOINTING, ALIGNMENT = "lessons/06-checkpointing.md", "lessons/15-alignment.md"
 
 
 def argument(where: str, name: str):
@@ -36,6 +36,7 @@ def unsloth(function: str, name: str):
 
 
 HF, TRL = "transformers:TrainingArguments", "trl:SFTConfig"
+DPO, GRPO = "trl:DPOConfig", "trl:GRPOConfig"
 BITS, LORA = "transformers:BitsAndBytesConfig", "peft:LoraConfig"
 KBIT, ADAPT = "peft:prepare_model_for_kbit_training", "peft:get_peft_model"
 ARGUMENTS = [  # where, parameter, default, the text, and the words there
@@ -76,6 +77,16 @@ ARGUMENTS = [  # where, parameter, default, the text, and the words there
     ("torch.utils.checkpoint:checkpoint", "use_reentrant", None, CHECKPOINTING, "`use_reentrant=None`"),
     (TRL, "gradient_checkpointing", True, CHECKPOINTING, "| trl: `SFTConfig()` | the newer"),
     (TRL, "gradient_checkpointing_kwargs", None, CHECKPOINTING, "| the newer, through transformers |"),
+    (DPO, "beta", 0.1, ALIGNMENT, "`DPOConfig(beta=0.1)`"),
+    (DPO, "max_length", 1024, ALIGNMENT, "`DPOConfig(max_length=1024)`"),
+    (DPO, "precompute_ref_log_probs", False, ALIGNMENT, "`DPOConfig(precompute_ref_log_probs=False)`"),
+    (DPO, "gradient_checkpointing", True, ALIGNMENT, "`DPOConfig(gradient_checkpointing=True)`"),
+    (DPO, "bf16", None, ALIGNMENT, "`DPOConfig(bf16=None)`"),
+    (DPO, "disable_dropout", True, ALIGNMENT, "and no dropout"),
+    (GRPO, "beta", 0.0, ALIGNMENT, "`GRPOConfig(beta=0.0)`"),
+    (GRPO, "epsilon", 0.2, ALIGNMENT, "`GRPOConfig(epsilon=0.2)`"),
+    (GRPO, "num_generations", 8, ALIGNMENT, "`GRPOConfig(num_generations=8)`"),
+    (GRPO, "max_completion_length", 512, ALIGNMENT, "`GRPOConfig(max_completion_length=512)`"),
 ]  # fmt: skip
 
 
@@ -282,3 +293,25 @@ def test_accelerate_shards_4_bit_weights_unless_they_are_kept_as_uint8(one_rank,
     fsdp2_prepare_model(SimpleNamespace(**asked), model)
     found = {type(p).__name__ == "DTensor" for p in model[0].parameters()}
     assert found == {sharded} and type(model[1].weight).__name__ == "DTensor"
+
+
+def test_trl_has_what_the_lesson_on_alignment_says_of_it():
+    """Which trainers, a second model in float32 where nothing else is asked, and what it takes of the head."""
+    trl = pytest.importorskip("trl")
+    from trl.trainer import dpo_trainer, grpo_trainer, utils
+
+    from minigpt.alignment.dpo import BETA
+    from minigpt.alignment.grpo import EPSILON
+
+    assert (BETA, EPSILON) == (argument(DPO, "beta"), argument(GRPO, "epsilon"))
+    assert not hasattr(trl, "PPOTrainer") and find_spec("trl.experimental.ppo") is None
+    assert 'dtype = kwargs.get("dtype", "float32")' in inspect.getsource(utils.create_model_from_path)
+    source = inspect.getsource(dpo_trainer.DPOTrainer.__init__)
+    assert "if is_peft_model(self.model) or (args.precompute_ref_log_probs and not self.is_fsdp_enabled):" in source
+    assert 'model.add_adapter("ref", default_config)' in source  # of a model that was wrapped before
+    assert "if self.beta == 0.0:" in inspect.getsource(grpo_trainer.GRPOTrainer.__init__)
+    head = inspect.getsource(utils.add_fused_lm_head)
+    assert "mask = labels != -100" in head and "hidden_states[mask]" in head
+    text = (CONTENT / ALIGNMENT).read_text(encoding="utf8")
+    for words in ("PPO trainer any more", "in float32 unless told", "frozen second adapter", "label is not -100"):
+        assert words in text.replace("\n", " ")

@@ -3,8 +3,8 @@
 For two ranks the sum of two gradients has one order, so all weights are equal to the last bit. For three, gloo adds in
 another order than autograd, and 1 / 3 is rounded: sums of weights agree to 1e-5.
 
-In the peaks' formulas P is a block's bytes, R those of what is in no block, E the head's gradient; P3 and R3 are with the
-padding of three ranks. What is left, the activations at that instant, must not depend on how many ranks there are.
+In the peaks' formulas P is a block's bytes, R those of what is in no block, E the head's gradient; P3 and R3 are with
+the padding of three ranks. What is left, the activations at that instant, must not depend on how many ranks there are.
 """
 
 import pytest
@@ -128,7 +128,8 @@ def test_the_ledger_of_each_rank(measured):
     assert keeps["ddp"] == (M, M, 2 * M + 4 * TENSORS)
     assert keeps["ddp in buckets"] == (M, M + LARGEST, 2 * M + 4 * TENSORS)  # one whose copy is not in the bucket yet
     assert keeps["zero1"] == (M, M, M + 4 * 5)
-    assert keeps["zero2"] == (M, P + (L - 1) * P // 2, M + 4 * 5)  # the last block's whole, beside the others' shards
+    most = P + (L - 1) * P // 2 + 4 * C  # the first block's and the last norm's own, beside the others' shards
+    assert keeps["zero2"] == (M, most, M + 4 * 5)
     assert keeps["zero3"] == (*sharded, M + 4 * 5)
     adapters = L * 2 * 4 * (2 * C) * 4
     assert keeps["lora"] == ((M + adapters) // 2, adapters // 2, adapters + 4 * 2 * 2 * L)

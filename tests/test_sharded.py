@@ -157,6 +157,9 @@ def test_other_questions_name_the_field():
         rank(UNEVEN, FSDP, 2)
     with pytest.raises(ValueError, match="sharding is 'zero3'; a bloom's blocks return more than a tensor"):
         predict(MODELS["bloom"], replace(FSDP, sharding="zero3"))
+    two = replace(FSDP, method="qlora", precision="bf16", adapter_dtype="same", variant="dora")  # as trl leaves lengths
+    with pytest.raises(ValueError, match="adapter_dtype is 'same'; block 0 trains bfloat16 and float32"):
+        predict(llama(), two)
     with pytest.raises(ValueError, match="sharding is 'fsdp2'; what stays on a rank"):
         predict_static(llama(), FSDP)
     with pytest.raises(ValueError, match="sharding is 'fsdp2'; an evaluation"):

@@ -81,27 +81,32 @@ def run_case(job: tuple[str, Case, str]) -> Row:
 
 
 def run_ranks(group: str, cases: list[Case]) -> Iterator[Row]:
-    """The comparisons of cases with several ranks, each of the rank that differs most."""
+    """The comparisons of cases with several ranks, each of the rank that differs most. What predict refuses is not run:
+    an error of a case ends all of a launch."""
     from minigpt.memory.measured.ranks import measure_many_ranks
 
-    for at in range(0, len(cases), AT_A_TIME):
-        some = cases[at : at + AT_A_TIME]
+    told: dict[str, list[StepMemory]] = {}
+    for case in cases:
+        try:
+            told[str(case)] = [rank(MODELS[case.model], case.plan, i) for i in range(case.plan.ranks)]
+        except ValueError as refusal:
+            yield Row(group, case, "cpu", refused=" ".join(str(refusal).split()))
+    left = [case for case in cases if str(case) in told]
+    for at in range(0, len(left), AT_A_TIME):
+        some = left[at : at + AT_A_TIME]
         try:
             measured = measure_many_ranks({str(case): (MODELS[case.model], case.plan) for case in some})
         except Exception as error:
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             yield from (Row(group, case, "cpu", failed=text) for case in some)
             continue
-        yield from (_of_ranks(group, case, measured[str(case)]) for case in some)
+        yield from (_of_ranks(group, case, told[str(case)], measured[str(case)]) for case in some)
 
 
-def _of_ranks(group: str, case: Case, measured: list[StepMemory] | ValueError) -> Row:
-    try:
-        if isinstance(measured, ValueError):
-            raise measured
-        found = [errors(rank(MODELS[case.model], case.plan, i), step) for i, step in enumerate(measured)]
-    except ValueError as refusal:
-        return Row(group, case, "cpu", refused=" ".join(str(refusal).split()))
+def _of_ranks(group: str, case: Case, told: list[StepMemory], measured: list[StepMemory] | ValueError) -> Row:
+    if isinstance(measured, ValueError):
+        return Row(group, case, "cpu", refused=" ".join(str(measured).split()))
+    found = map(errors, told, measured)
     return Row(group, case, "cpu", found=max(found, key=lambda one: max(abs(size) for size, _ in one.values())))
 
 

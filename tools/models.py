@@ -58,7 +58,7 @@ MODELS: dict[str, Any] = {
     "minigpt-micro": GPTConfig.preset("micro"),
     "minigpt-16-tokens": GPTConfig(n_layer=2, n_embd=64, n_head=4, vocab_size=16),  # peak inside a block
     "minigpt-5000-tokens": GPTConfig(n_layer=1, n_embd=64, n_head=4, vocab_size=5000),  # peak at the tied head
-    "minigpt-uneven": GPTConfig(n_layer=3, n_embd=36, n_head=4, vocab_size=257, context=64),  # in shards of its rows
+    "minigpt-uneven": GPTConfig(n_layer=3, n_embd=36, n_head=4, vocab_size=257),  # no side divides by 2 and 4
     "llama-grouped": llama(),
     "llama-ungrouped": llama(num_key_value_heads=4, num_hidden_layers=5),  # segments of 2, 2 and 1 blocks
     "llama-one-key-head": llama(num_key_value_heads=1),

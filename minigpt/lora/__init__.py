@@ -6,7 +6,7 @@
     layer       one linear layer with its adapter, and what merging does to its weight
     dora        the variant that learns the length of each row apart
     matching    which layers of a model a list of targets names
-    injection   adapters into a whole model; merging and unmerging them all
+    injection   adapters into a whole model; merging, unmerging and idling them all
     files       adapters in a file, under peft's names
     counting    how many parameters train, of a model or from a configuration alone
 
@@ -18,11 +18,11 @@ Left out: embeddings, convolutions, several adapters at once, DoRA with rsLoRA's
 
 from minigpt.lora.counting import adapter_parameters, trainable_parameters
 from minigpt.lora.files import adapter_tensors, load, save
-from minigpt.lora.injection import adapters, inject, merge, unmerge
+from minigpt.lora.injection import adapters, idle, inject, merge, unmerge
 from minigpt.lora.layer import KINDS, LoRALinear, shapes
 from minigpt.lora.matching import ALL_LINEAR
 
 __all__ = [
-    "ALL_LINEAR", "KINDS", "LoRALinear", "adapter_parameters", "adapter_tensors", "adapters", "inject", "load", "merge",
-    "save", "shapes", "trainable_parameters", "unmerge",
+    "ALL_LINEAR", "KINDS", "LoRALinear", "adapter_parameters", "adapter_tensors", "adapters", "idle", "inject", "load",
+    "merge", "save", "shapes", "trainable_parameters", "unmerge",
 ]  # fmt: skip

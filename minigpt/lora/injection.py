@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,3 +59,19 @@ def unmerge(model: nn.Module) -> None:
     """Take every adapter out of its weight, to rounding error. Raises ValueError if one is not merged."""
     for layer in adapters(model, merged=True).values():
         layer.unmerge()
+
+
+@contextmanager
+def idle(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is its base: no adapter adds anything, and none is merged. Afterwards all is as it was.
+
+    Raises ValueError if the model has none, or one is merged, since then the base is gone.
+    """
+    layers = adapters(model, merged=False).values()
+    for layer in layers:
+        layer.idle = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.idle = False

@@ -77,7 +77,7 @@ class LoRALinear(nn.Module):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.rank, self.alpha, self.kind, self.dropout = rank, alpha, kind, dropout
         self.scaling = alpha / math.sqrt(rank) if kind == "rslora" else alpha / rank
-        self.merged = False
+        self.merged = self.idle = False
         self.base = base.requires_grad_(False)
         W = self.base_weight()
         like: dict[str, Any] = dict(device=W.device, dtype=adapter_dtype or W.dtype)
@@ -97,7 +97,7 @@ class LoRALinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) in any floating dtype, to (..., out_features) in the dtype that the base gives."""
         y = self.base(x)  # (..., out)
-        if self.merged:
+        if self.merged or self.idle:
             return y
         h = x.to(self.lora_A.dtype)  # (..., in); a copy where the base is 16-bit, and backward keeps it
         if dropped := self.training and self.dropout > 0:

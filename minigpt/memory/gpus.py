@@ -10,9 +10,10 @@ where it is on by default. ``bandwidth`` is NVIDIA's data sheet. ``NATIVE`` is N
 computed everywhere; on tensor cores only as tf32.
 
 ``half`` and ``single`` are from the data sheets and the white papers on Turing, GA102, Ada, Hopper and Blackwell,
-without sparsity. ``half`` is for tensor cores that add in float32, as torch has them do: a GeForce adds in float16
-twice as fast, and its box counts that, and sparsity. ``single`` is without tensor cores, torch's default. ``bus`` is
-PCIe with 16 lanes, one way: half of what a data sheet gives for both.
+without sparsity; torchtitan's tools/utils.py has the same for A100, H100 and H200. ``half`` is for tensor cores that
+add in float32, as torch has them do: a GeForce adds in float16 twice as fast, and its box counts that, and sparsity.
+``single`` is without tensor cores, torch's default. ``bus`` is PCIe with 16 lanes, one way: half of what a data sheet
+gives for both.
 
 ``workspace`` is what torch gives each cuBLAS handle, from the allocator, at its first matrix product: 32 MiB on compute
 capability 9.0 and later, before it two times 4 MiB plus sixteen times 8 KiB (torch's CublasHandlePool.cpp, 2026; until

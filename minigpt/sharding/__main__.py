@@ -64,7 +64,7 @@ def train(given: argparse.Namespace) -> None:
         device = "cuda" if on_gpus else "cpu"
         done = run(GPTConfig.preset(given.preset), given.sharding, batches, given.steps, device, **options)
         if dist.get_rank() == 0:
-            show(f"{given.sharding}, {ranks} ranks, losses: " + ", ".join(f"{loss:.6f}" for loss in done.losses))
+            show(f"{given.sharding}, ranks: {ranks}, losses: " + ", ".join(f"{loss:.6f}" for loss in done.losses))
         dist.barrier()
         kept = ", ".join(f"{name} {readable(nbytes)}" for name, nbytes in done.held.items())
         show(f"rank {dist.get_rank()} keeps {kept}")

@@ -40,5 +40,7 @@ def whole_weights(shared: nn.Module) -> list[Tensor]:
     if isinstance(shared, Zero3):
         for group, shard in zip(shared.groups, shared.shards):
             gather(group, shard)
-    model = shared.module if isinstance(shared, (*BY_HAND.values(), DistributedDataParallel)) else shared
+    model = shared
+    if isinstance(shared, (DataParallel, Zero1, DistributedDataParallel)):
+        model = shared.module
     return [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in model.parameters()]

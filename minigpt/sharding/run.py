@@ -76,8 +76,8 @@ def run_alone(config: GPTConfig, batches: Batches, steps: int, parts: int = 1) -
 
 def held(module: nn.Module, optimizer) -> dict[str, int]:
     """Bytes of a rank's own part of weights, gradients and state, each piece of memory once."""
-    parameters = list(module.parameters())
-    found = {
+    parameters: list[Tensor] = list(module.parameters())
+    found: dict[str, list[Tensor]] = {
         "weights": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
         "optimizer": [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)],

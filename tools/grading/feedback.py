@@ -24,7 +24,7 @@ from tools.notebook_html import OfflineExporter, join_streams, offline, unmarked
 
 STYLE = """
 div.cell, div.inner_cell, div.nbgrader_cell, div.output_subarea, div.text_cell_render { min-width: 0; max-width: 100%; }
-div.output_area pre, div.input_area pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+div.output_area pre, div.input_area pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; }
 div.prompt { min-width: 12ex; }
 a.anchor-link { display: none; }
 div.nbgrader_cell .panel-heading { height: auto; min-height: 37px; }

@@ -13,7 +13,7 @@ place and allocate nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minigpt.memory.engine import ops, views
 from minigpt.memory.engine.layers import Layers
@@ -22,6 +22,7 @@ from minigpt.memory.engine.tape import ITEMSIZE, Value
 
 CHUNKS = 8  # torchtune's num_output_chunks
 TILE_TOKENS, TILE_WORDS = 4096, 32768  # trl's TOKEN_CHUNK_SIZE and _CHUNKED_LOGPROB_CHUNK_SIZE
+SFT_OUTPUTS = ("entropy", "is_top1")  # what SFTTrainer asks for beside log-probabilities
 
 
 def upcasted(layers: Layers, logits: Value) -> Value:
@@ -157,28 +158,28 @@ def trl(layers: Layers, hidden: Value, targets: Value) -> Value:
     picked = views.narrow(hidden, 1, T - 1)
     tape.doing = "labels"
     mask = tape.new(places, "bool")
-    picked = _pick(picked, mask)
+    picked = pick(picked, mask, mask.numel)
     labels = tape.new((picked.shape[0],), "int64")
-    per_token, entropy, is_top1 = _log_probabilities(tape, picked, weight, labels)
+    per_token, entropy, is_top1 = log_probabilities(tape, picked, weight, labels)
     del picked, labels
-    log_probabilities = _scatter(tape, per_token, mask)
-    others = [_scatter(tape, entropy, mask), tape.new(places, "bool")]
-    ops.scale(_total(log_probabilities))
-    negative = ops.scale(log_probabilities)
+    log_probs = scatter(tape, per_token, mask)
+    others = [scatter(tape, entropy, mask), tape.new(places, "bool")]
+    ops.scale(summed(log_probs))
+    negative = ops.scale(log_probs)
     count = tape.new((), "int64")
-    loss = ops.divide(_total(negative), count)
+    loss = ops.divide(summed(negative), count)
     del others, is_top1
     return loss
 
 
-def _pick(x: Value, mask: Value) -> Value:
-    """``x[mask]``: (B, T, C) to (B T, C). Its backward fills a tensor of zeros."""
+def pick(x: Value, mask: Value, count: int) -> Value:
+    """``x[mask]``: (B, T, C) to (count, C), where the mask is true. Its backward fills a tensor of zeros."""
     tape, old = x.storage.tape, x.shape
-    shape = (mask.numel, old[-1])
+    shape = (count, old[-1])
     return tape.record("pick", (x,), (shape, x.dtype, None), [mask.storage], lambda g: [tape.new(old, g.dtype)])
 
 
-def _scatter(tape, x: Value, mask: Value) -> Value:
+def scatter(tape, x: Value, mask: Value) -> Value:
     """``zeros.masked_scatter(mask, x)``."""
     zeros, n = tape.new(mask.shape, x.dtype), x.shape
     out = tape.record("scatter", (x,), (mask.shape, x.dtype, None), [mask.storage], lambda g: [tape.new(n, g.dtype)])
@@ -186,7 +187,7 @@ def _scatter(tape, x: Value, mask: Value) -> Value:
     return out
 
 
-def _total(x: Value) -> Value:
+def summed(x: Value) -> Value:
     """The sum of all; its gradient is one number seen many times."""
     shape = x.shape
 
@@ -196,8 +197,10 @@ def _total(x: Value) -> Value:
     return x.storage.tape.record("sum", (x,), ((), x.dtype, None), (), backward)
 
 
-def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tuple[Value, Value, Value]:
-    """Of (n, C) and (V, C): log-probability, entropy and "is it the likeliest?" of each label, by tiles."""
+def log_probabilities(
+    tape, hidden: Value, weight: Value, labels: Value, outputs: Sequence[str] = SFT_OUTPUTS
+) -> list[Value]:
+    """Of (n, C) and (V, C): the log-probability of each label, by tiles, and which ``outputs`` are asked beside it."""
     n, V, dtype = hidden.shape[0], weight.shape[0], tape.autocast or hidden.dtype
     wanted = [value.source is not None for value in (hidden, weight)]
     tape.doing = "trl loss"
@@ -216,10 +219,19 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
     buffer = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype)
     piece = tiles()
     log_z = tape.new((n,), "float32")
-    per_token, share = tape.new((n,), "float32"), tape.new((n,), "float32")
-    entropy = tape.new((n,), "float32")
-    del share
-    is_top1 = tape.new((n,), "bool")
+    per_token = tape.new((n,), "float32")
+    others = []
+    if "entropy" in outputs:
+        share = tape.new((n,), "float32")
+        others.append(tape.new((n,), "float32"))
+        del share
+    if "mean_logits" in outputs:
+        others.append(tape.new((n,), "float32"))
+    if "is_top1" in outputs:
+        compared = [tape.new((n,), "bool") for _ in range(2)]
+        others.append(tape.new((n,), "bool"))
+        del compared
+    entropy = others[0] if "entropy" in outputs else log_z  # which only fills its place
     saves = [value.storage for value in (hidden, weight, labels, log_z, entropy)]
     made = [(value.shape, value.dtype) for value in (hidden, weight)]
 
@@ -229,9 +241,10 @@ def _log_probabilities(tape, hidden: Value, weight: Value, labels: Value) -> tup
         return [g and _as(g, own) for g, (_, own) in zip(grads, made, strict=True)]
 
     tape.record("trl loss", (hidden, weight), per_token, saves, backward, outputs=2)
-    entropy.source, entropy.output = per_token.source, 1
+    if "entropy" in outputs:
+        entropy.source, entropy.output = per_token.source, 1
     del statistics, buffer, piece
-    return per_token, entropy, is_top1
+    return [per_token, *others]
 
 
 def loss_of(layers: Layers, hidden: Value, targets: Value, head: Callable[[Layers, Value], Value]) -> Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -53,6 +54,15 @@ class Ranks:
             if self.steady:
                 dist.all_reduce(self.small)
         return scratch
+
+
+def first_hook(parameter: Tensor, hook: Callable[[Tensor], None]):
+    """``hook`` is called when the parameter's gradient is there, before other hooks, which may take it away."""
+    handle = parameter.register_post_accumulate_grad_hook(hook)
+    hooks: Any = parameter._post_accumulate_grad_hooks
+    for other in list(hooks)[:-1]:
+        hooks[other] = hooks.pop(other)
+    return handle
 
 
 def resizes(seen: Callable[[torch.UntypedStorage, int], None]):

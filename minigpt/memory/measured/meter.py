@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from minigpt.memory.buckets import BUCKETS, Ledger, StepMemory
-from minigpt.memory.measured.collectives import Ranks, is_freed, local, resizes
+from minigpt.memory.measured.collectives import Ranks, first_hook, is_freed, local, resizes
 from minigpt.memory.measured.in_place import ADD, WRITES, holders, last_reference, sums_in_place, writes_in_place
 from minigpt.memory.measured.kept import kept_by_checkpoints
 from minigpt.memory.measured.quantized import scales
@@ -235,10 +235,7 @@ class MemoryMeter(TorchDispatchMode):
                 self._book(parameter, WEIGHTS, frozen=not parameter.requires_grad)
                 self._book_gradient(parameter)
                 if parameter.requires_grad:
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(self._book_gradient))
-                    hooks: Any = parameter._post_accumulate_grad_hooks
-                    for other in list(hooks)[:-1]:  # which may take the gradient away, and comes later now
-                        hooks[other] = hooks.pop(other)
+                    self._hooks.append(first_hook(parameter, self._book_gradient))
             for buffer in self.model.buffers():
                 self._book(buffer, WEIGHTS, frozen=True)
             for module in self.model.modules():

@@ -9,6 +9,9 @@ is not in them; nor is what gloo needs for itself.
 A step is steady when it leaves behind what it found: with DistributedDataParallel that is the third, since it lays
 out its buckets anew in the second. They lie in C++, where no name leads to them: they are what outlives a step.
 
+``fully_shard`` cuts parameters, so what is none stays whole on every rank: the scales of a 4-bit base, and the codes of
+a 4-bit MiniGPT, which are buffers; bitsandbytes' codes are parameters and are cut.
+
 Left out: ranks on GPUs, fake tensors.
 """
 

@@ -19,6 +19,7 @@ from minigpt.sharding.kinds import BY_HAND
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NUMBER_BY_NUMBER = ("adamw", "kahan_adamw", "sgd", "sgd_momentum", "lion")  # what a flat shard can be updated with
+OF_TORCH = NUMBER_BY_NUMBER[:-1]  # and a DTensor: bitsandbytes' operations know none
 
 
 def share(module: nn.Module, plan: TrainingPlan) -> tuple[nn.Module, Any]:
@@ -46,10 +47,11 @@ def _policies(plan: TrainingPlan) -> dict:
 def _check(plan: TrainingPlan) -> None:
     """Raise ValueError for a plan that is not measured with ranks."""
     only = {"optimizer_in_backward": (False,), "step": ("steady", "first"), "float32_outputs": (False,)}
+    only["loss"] = ("model", "shifted")  # others go round the model's own forward, where weights are gathered
+    if plan.sharding == "fsdp2":
+        only["optimizer"] = OF_TORCH
     if plan.sharding in BY_HAND:
         only |= {"optimizer": NUMBER_BY_NUMBER, "shard_offload": ("none",), "zero_grad": ("before_forward",)}
-    if plan.sharding != "fsdp2":
-        only["loss"] = ("model", "shifted")
     for name, allowed in only.items():
         if getattr(plan, name) not in allowed:
             text = ", ".join(map(str, allowed))

@@ -22,7 +22,7 @@ from minigpt.memory.measured.meeting import Meeting
 from minigpt.values import check_counts, is_number
 
 GRACE = 3.0  # seconds for the others to say what they saw, after one has failed
-OF_THE_WIRE = ("gloo", "Dist", "Connection", "Broken pipe", "Timed out waiting", "process group")
+OF_THE_WIRE = ("gloo", "Dist", "Connection", "Broken pipe", "Timed out waiting", "Wait timeout", "process group")
 
 
 def run_ranks(call: Call, ranks: int, *, timeout: float = 300, patience: float = 60) -> list:
@@ -39,7 +39,7 @@ def run_ranks(call: Call, ranks: int, *, timeout: float = 300, patience: float =
         running, ended = {}, {}
         try:
             for rank, name in enumerate(names):
-                given = {**call.arguments, "rank": rank, "meeting": Meeting(folder, timeout, patience)}
+                given = {**call.arguments, "rank": rank, "meeting": Meeting(folder, 0.9 * timeout, patience)}
                 running[name] = Child(name, timeout, share=ranks)
                 running[name].start(encode(name, Call(call.function, given)))
             failed_at = float("inf")
@@ -66,9 +66,8 @@ def _raise_the_cause(ended: dict, stopped: list[str], patience: float) -> None:
             raise error
     if errors and stopped:
         waiting = ", ".join(errors)
-        raise TimeoutError(
-            f"{stopped[0]} came to no collective for {patience:g} seconds, while {waiting} waited for it"
-        )
+        text = f"it came to no collective within the {patience:g} seconds of patience"
+        raise TimeoutError(f"{stopped[0]} kept {waiting} waiting: {text}")
     for error in errors.values():
         raise error
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minigpt.memory.engine.layers import Layers, Loaded
 from minigpt.memory.engine.tape import Tape
 from minigpt.memory.families import Architecture
-from minigpt.memory.plan import TrainingPlan
+from minigpt.memory.plan import ALLOWED, TrainingPlan
 from minigpt.memory.predicted.sharded.ddp import DdpLayers
 from minigpt.memory.predicted.sharded.flat import FlatLayers
 from minigpt.memory.predicted.sharded.fsdp import FsdpLayers
@@ -17,10 +15,7 @@ BLOCK_BY_BLOCK = ("zero3", "fsdp2")  # what gathers weights
 TORCHS_OWN = ("adamw", "sgd", "sgd_momentum")  # what updates a DTensor
 NUMBER_BY_NUMBER = (*TORCHS_OWN, "kahan_adamw")  # what updates a part of a matrix as it updates the whole
 ONE_DTYPE = ("fp32", "bf16", "fp16", "bf16-autocast", "fp16-autocast")  # of weights and gradients; no second copy
-RETURN_MORE = (
-    "bloom",
-    "falcon",
-)  # whose blocks return a tuple, unknown to minigpt.sharding's hooks
+RETURN_MORE = ("bloom", "falcon")  # a tuple, of which the hooks of minigpt.sharding.zero3 know nothing
 
 
 def layers_of(
@@ -34,7 +29,9 @@ def layers_of(
     check(architecture, plan)
     if plan.sharding == "fsdp2":
         return (architecture.sharded_by or FsdpLayers)(tape, architecture, plan, rank)
-    return DdpLayers(tape, architecture, plan) if plan.sharding == "ddp" else FlatLayers(tape, architecture, plan)
+    if plan.sharding == "ddp":
+        return DdpLayers(tape, architecture, plan, loaded)
+    return FlatLayers(tape, architecture, plan)
 
 
 def check(architecture: Architecture, plan: TrainingPlan) -> None:
@@ -44,7 +41,7 @@ def check(architecture: Architecture, plan: TrainingPlan) -> None:
         "float32_outputs": (False,), "modules_to_save": ("",), "loss": ("model", "shifted"), "use_cache": (False,),
     }  # fmt: skip
     if plan.sharding == "ddp":
-        only["optimizer"] = tuple(name for name in _all("optimizer") if name != "galore")
+        only["optimizer"] = tuple(name for name in ALLOWED["optimizer"] if name != "galore")
     else:
         only["optimizer"] = TORCHS_OWN if plan.sharding == "fsdp2" else NUMBER_BY_NUMBER
         if plan.method == "qlora":
@@ -64,18 +61,3 @@ def check(architecture: Architecture, plan: TrainingPlan) -> None:
     if plan.sharding == "zero3" and architecture.family in RETURN_MORE:
         text = f"a {architecture.family}'s blocks return more than a tensor: allowed for it: ddp, zero1, zero2, fsdp2"
         raise ValueError(f"sharding is 'zero3'; {text}")
-    if plan.method == "qlora" and plan.sharding == "fsdp2" and architecture.family != "minigpt" and plan.ranks > 1:
-        _check_packed(architecture, plan)
-
-
-def _check_packed(architecture: Architecture, plan: TrainingPlan) -> None:
-    """A packed matrix is cut by its bytes; its scales are on every rank."""
-    for tensor in architecture.block_tensors():
-        if tensor.kind == "experts":
-            raise ValueError(f"method is 'qlora'; with sharding {plan.sharding!r} a mixture's experts are not covered")
-
-
-def _all(name: str) -> tuple[Any, ...]:
-    from minigpt.memory.plan import ALLOWED
-
-    return ALLOWED[name]

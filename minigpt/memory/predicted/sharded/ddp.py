@@ -10,7 +10,7 @@ by what it saw; followed is a step after that.
 
 from __future__ import annotations
 
-from minigpt.memory.engine.layers import Layers
+from minigpt.memory.engine.layers import Layers, Loaded
 from minigpt.memory.engine.tape import GRADIENTS, ITEMSIZE, Leaf, Storage, Tape, Value
 from minigpt.memory.families import Architecture
 from minigpt.memory.plan import TrainingPlan
@@ -22,8 +22,10 @@ FIRST, OTHERS = 1024**2, 25 * 1024**2  # bytes of a bucket, at which it is full
 class DdpLayers(Layers):
     """The weights as one process has them, and the buckets."""
 
-    def __init__(self, tape: Tape, architecture: Architecture, plan: TrainingPlan) -> None:
-        super().__init__(tape, architecture, plan)
+    def __init__(
+        self, tape: Tape, architecture: Architecture, plan: TrainingPlan, loaded: Loaded | None = None
+    ) -> None:
+        super().__init__(tape, architecture, plan, loaded)
         self.ranks = Ddp(self)
 
 

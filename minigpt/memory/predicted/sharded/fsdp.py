@@ -109,6 +109,11 @@ class Fsdp(Sharing):
         super().__init__()
         self.tape, self.plan, self.root = layers.tape, layers.plan, layers.root
         self.blocks, self.host = list(layers.groups.values()), layers.updates_on
+        for group in (self.root, *self.blocks):
+            dtypes = sorted({member.shard.dtype for member in group.members if member.shard.source is not None})
+            if len(dtypes) > 1:
+                text = f"{group.name} trains {' and '.join(dtypes)}, and fully_shard reduces one dtype"
+                raise ValueError(f"adapter_dtype is {self.plan.adapter_dtype!r}; {text}")
         self.copied: Value | None = None  # the last buffer of forward, until the next copies are made
         self.order: list[Group] = []
         self.reduced: list[Value] = []  # what was last reduced
@@ -185,11 +190,17 @@ class Fsdp(Sharing):
         share = sum(member.memory.nbytes for member in cast) // self.plan.ranks
         casts = [tape.new((share,), "uint8")] if cast else []
         if self.host is not None:  # from there, each shard by itself
-            casts = [tape.new(member.shard.shape, member.shard.dtype) for member in group.members]
+            casts = [self._from_host(member) for member in group.members]
         nbytes = sum(member.memory.nbytes for member in group.members)
         group.flat = tape.new((nbytes,), "uint8")
         self.passes("all-gather", tape.phase, nbytes)
         del casts
+
+    def _from_host(self, member: Member) -> Value:
+        """A shard's copy on the card, in the dtype in which it is gathered."""
+        room = (member.memory.nbytes // ITEMSIZE[member.whole.dtype] // self.plan.ranks,)
+        copy = self.tape.new(room, member.shard.dtype)
+        return copy if copy.dtype == member.whole.dtype else self.tape.new(room, member.whole.dtype)
 
     def _copy_out(self, group: Group) -> None:
         if group.flat is None:
