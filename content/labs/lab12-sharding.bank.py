@@ -55,9 +55,13 @@ def flat(tensors, ranks):
 # wrong: a matrix, a shard in each row -> not-flat, keeps 3
 #     `for t in tensors), padding])` => `for t in tensors), padding]).view(ranks, -1)`
 # wrong: asks the course -> asks-course, keeps 3
-#     `length = shard_length(n, ranks)` => `from minigpt.memory.predicted.sharded.shards import rows_of`
-#     `min(rank * length, n)` => `0`
-#     `min((rank + 1) * length, n)` => `rows_of((n,), ranks, rank)`
+def own_part(n, ranks, rank):
+    from minigpt.memory.predicted.sharded import shards
+
+    start = rank * shards.most_rows((n,), ranks)
+    return start, start + shards.rows_of((n,), ranks, rank)
+
+
 # right: math.ceil, F.pad
 def shard_length(n, ranks):
     import math
