@@ -144,6 +144,19 @@ def test_segments_are_what_the_rules_give_by_hand():
     assert {round(float(context)) for context in contexts - {""}} == {141}
 
 
+def test_each_stage_keeps_what_its_formula_says():
+    """State of P / W parameters, then gradients, then weights, for P parameters in float32, whose sum 4 divides."""
+    from minigpt.model import GPT
+
+    nano, said = GPTConfig.preset("nano"), words("sharding")
+    sizes = [p.numel() for p in GPT(nano).parameters()]
+    P, tensors = sum(sizes), len(sizes)
+    steps = {1: 4 * tensors, 4: 4 * (nano.n_layer + 1)}  # AdamW's counter, for each tensor or flat shard
+    for weights, gradients, state in ((1, 1, 1), (1, 1, 4), (1, 4, 4), (4, 4, 4)):
+        kept = 4 * P // weights + 4 * P // gradients + 8 * P // state + steps[state]
+        assert f"{mb(kept)} on each" in said
+
+
 def test_nf4_takes_the_bytes_of_real_tensors():
     import torch
 

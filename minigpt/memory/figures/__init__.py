@@ -17,6 +17,7 @@ from minigpt.memory.figures.formats import number_formats
 from minigpt.memory.figures.lora import lora
 from minigpt.memory.figures.nf4 import nf4
 from minigpt.memory.figures.segments import segments_and_blocks
+from minigpt.memory.figures.sharding import sharding_stages
 from minigpt.memory.figures.step import step_life
 from minigpt.memory.figures.svg import Figure
 
@@ -32,6 +33,7 @@ FIGURES = {
     "nf4": nf4,
     "number-formats": number_formats,
     "segments": segments_and_blocks,
+    "sharding": sharding_stages,
     "step-life": step_life,
 }
 
