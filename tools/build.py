@@ -24,7 +24,7 @@ import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from minigpt.memory.collector import at_rest
-from tools import ROOT, cells, figures, glossary, index, opening, prose, settings, write_whole
+from tools import ROOT, cells, claims, figures, glossary, index, opening, prose, settings, write_whole
 from tools.links import Neighbours
 from tools.texts import Text, documents, read
 
@@ -67,10 +67,11 @@ def build(root: Path) -> dict[str, str]:
         budget = {"minutes": {"cpu": 1, "gpu": 1}, "memory_gb": {"ram": 1, "vram": 0}}  # `make run` makes its page
         ledger = {"kind": "glossary", "source": GLOSSARY, "title": "Glossary", **budget}
         notebooks[glossary.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
-    with _named(index.TEXT):
-        if made := index.make(root, notebooks):
-            page, ledger = made
-            notebooks[index.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
+    for alone in (claims, index):  # each sees what was built before it
+        with _named(alone.TEXT):
+            if made := alone.make(root, notebooks):
+                page, ledger = made
+                notebooks[alone.PAGE] = write(new_notebook(cells=page, metadata={**KERNEL, "ledger": ledger}))
     return notebooks | drawn.files
 
 

@@ -13,10 +13,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import jupytext
-from nbformat.v4 import new_markdown_cell
-
-from tools import cells, prose
+from tools import page
 
 TEXT, PAGE = "content/index.md", "index.ipynb"
 BUDGET = {"minutes": {"cpu": 1, "gpu": 1}, "memory_gb": {"ram": 2, "vram": 0}}  # `make run` makes its page
@@ -30,24 +27,12 @@ def make(root: Path, notebooks: dict[str, str]) -> tuple[list, dict] | None:
     path = root / TEXT
     if not path.exists():
         return None
-    text = path.read_text(encoding="utf-8-sig")
-    try:
-        source = jupytext.reads(text, fmt="md:myst")
-    except Exception as error:  # jupytext and yaml raise many kinds, all about the text
-        raise ValueError(f"not valid MyST: {' '.join(str(error).split())}") from None
-    title = source.metadata.get("title")
-    if not isinstance(title, str) or not title.strip():
-        raise ValueError(f"front matter: title is {title!r}; it must be text")
-    body = cells.expand(source.cells, "index", graded=False)
-    markdown = [cell for cell in body if cell.cell_type == "markdown"]
     course = Map(notebooks)
-    words = prose.filled([cell.source for cell in markdown], text, path.with_suffix(".numbers.py"), course.names())
-    for cell, filled in zip(markdown, words, strict=True):
-        cell.source = filled
+    cells, title = page.make(path, course.names())
     if forgotten := [name for name in course.pages if name not in course.rows]:
         raise ValueError(f"the map has no row for {', '.join(forgotten)}")
     ledger = {"kind": "index", "source": TEXT, "title": title, **BUDGET}
-    return [new_markdown_cell(f"# {title}", id="title"), *body], ledger
+    return cells, ledger
 
 
 class Map:

@@ -66,6 +66,7 @@ img { max-width: 100%; color-scheme: light; }
 VERSIONS = {
     "lesson": "A lesson, executed.",
     "glossary": "The terms of the course, each with the lesson that teaches it.",
+    "claims": "What other texts claim, each with a verdict and the place where the course audits it.",
     "student": "A student's version of a lab, executed.",
     "instructor": "The instructor's version of a lab, executed. Solutions are folded: open one when you have written "
     "your own. Hidden tests and mark schemes are left out.",

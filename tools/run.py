@@ -27,12 +27,13 @@ from tqdm import tqdm
 
 from minigpt.memory.readings import NOT_ON_CPU, write_atomically
 from minigpt.memory.units import gb
-from tools import ROOT, environment, glossary, report
+from tools import ROOT, claims, environment, glossary, report
 from tools.notebook_html import to_html
 from tools.supervise import STOPPED, Notebook, Result, run_one, stop_all
 
 AT_ONCE = 2  # notebooks; most of them keep one CPU busy, and take a GB of memory or less
 VERSIONS = {"solutions": "instructor", "labs": "student"}  # whose version of a lab lies in which folder
+ALONE = {glossary.PAGE: "glossary", claims.PAGE: "claims"}  # pages that are neither lesson nor lab
 
 
 def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
@@ -50,7 +51,7 @@ def find(root: Path, source: str, only: list[str]) -> list[Notebook]:
     notebooks = []
     for path in paths:
         try:
-            version = VERSIONS[source] if path in labs else "glossary" if path == root / glossary.PAGE else "lesson"
+            version = VERSIONS[source] if path in labs else ALONE.get(path.relative_to(root).as_posix(), "lesson")
             notebooks += [Notebook(path, version)] if not only or path in chosen else []
         except Exception as error:  # nbformat raises many kinds, all about the file
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]

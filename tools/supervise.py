@@ -39,7 +39,7 @@ class Notebook:
     """One notebook to run: where it is, what it declares, which parameters it takes."""
 
     path: Path
-    version: str = "lesson"  # or "glossary"; of a lab "instructor" or "student": whose version it is
+    version: str = "lesson"  # or "glossary", "claims"; of a lab "instructor" or "student": whose version it is
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
