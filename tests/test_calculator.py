@@ -135,7 +135,7 @@ def test_recipes_refuse_only_the_methods_they_lack_whatever_the_checkpointing(li
         (dict(batch=0), "batch is 0; it must be an integer of at least 1"),
         (dict(card="RTX 1"), "card is 'RTX 1'; allowed: T4"),
         (dict(checkpointing="yes"), "checkpointing is 'yes'; allowed: the recipe's own, none"),
-        (dict(ranks=3), "ranks is no word of the plan; allowed: precision, autocast, rank"),
+        (dict(gpus=3), "gpus is no word of the plan; allowed: precision, autocast, rank"),
     ],
 )
 def test_what_no_slider_has_is_refused_at_once(fields, said):

@@ -26,6 +26,8 @@ from minigpt.checks.four_bits import storage
 from minigpt.checks.galore import keeping
 from minigpt.checks.optimizers import storage as states
 from minigpt.checks.qlora import stays
+from minigpt.checks.sharding import dealing
+from minigpt.checks.sharding import keeping as ranks
 from minigpt.memory import Architecture
 from minigpt.memory.families import KNOWN
 from minigpt.memory.units import MIB
@@ -65,6 +67,9 @@ def sizes(model) -> tuple[int, int]:
     architecture = Architecture.of(model)
     return architecture.parameters, len(architecture.tensors())
 
+
+LAB12 = {**LAB10, "vocab_size": 1003, "intermediate_size": 230}
+GROUPS = [ranks.groups_of(gpt(5, 36, 4, 33, 91)), ranks.groups_of(gpt(2, 42, 6, 29, 113))]
 
 SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hidden, in order
     "a MiniGPT": (parameters.count_slips, [
@@ -116,6 +121,19 @@ SUBJECTS = {  # what makes the slips, and the cases of the labs, visible and hid
     "a segment": (requests.segment_slips, [
         (4096,), (3 * MIB,), (25 * MIB,), (MIB,), (MIB + 512,), (10 * MIB - 512,), (10 * MIB,), (10 * MIB + 512,),
     ]),
+    "a shard": (dealing.length_slips, [(10, 4), (12, 3), (15_784_960, 8), (1001, 7), (3, 8), (17, 6)]),
+    "ZeRO-1": (ranks.zero_slips, [(GROUPS[0], 13, 1), (GROUPS[1], 5, 1), (GROUPS[0], 2, 1)]),
+    "ZeRO-3": (ranks.zero_slips, [(GROUPS[0], 13, 3), (GROUPS[1], 5, 3), (GROUPS[0], 2, 3)]),
+    "fully_shard": (ranks.fsdp_slips, [
+        *((ranks.shapes_of(gpt(3, 36, 4, 33, 91)), 5, rank) for rank in range(5)),
+        *((ranks.shapes_of(gpt(2, 42, 6, 29, 113)), 3, rank) for rank in range(3)),
+        *((ranks.shapes_of(gpt(1, 10, 5, 9, 21)), 8, rank) for rank in range(8)),
+    ]),
+    "a card": (ranks.card_slips, [
+        (*ranks.parts_of("llama-2-70b"), 8), (*ranks.parts_of(LAB12), 11), (*ranks.parts_of("llama-7b"), 7),
+        (*ranks.parts_of({**LAB12, "num_hidden_layers": 2, "vocab_size": 509}), 3),
+        (*ranks.parts_of(gpt(3, 35, 5, 27, 101)), 4),
+    ]),
     "a rest": (requests.split_slips, [
         (600 * 1024, 1448 * 1024), (3 * MIB, 17 * MIB), (25 * MIB, MIB), (1536 * 1024, 512 * 1024), (MIB, MIB),
     ]),
@@ -138,6 +156,7 @@ ELSEWHERE = {
     "storage._eight_bit_slips": "a part of storage.state_slips",
     "storage._adamw_slips": "a part of storage.static_slips", "storage._lion_slips": "a part of storage.static_slips",
     "storage._momentum_slips": "a part of storage.static_slips",
+    "dealing.part_mistakes": "values; the first that fits explains them", "dealing.join_mistakes": "tensors",
     "keeping.state_values": "values, which stand before any sum of slips",
     "keeping.rank_values": "below: the ranks that mistakes give",
     "projecting._mistakes": "tensors",
@@ -224,6 +243,7 @@ def drawn(subject: str, draw: random.Random) -> tuple:
     )  # fmt: skip
     targets = draw.sample(SEVEN, draw.randint(1, 7))
     batch, seq_len = odd(draw, 2, 9), odd(draw, 20, 90)
+    groups = [*[odd(draw, 30_000, 90_000)] * layers, odd(draw, 3000, 9000)]
     return {
         "a MiniGPT": (model,), "a llama": (llama,), "pure bf16": (*sizes(llama), "bf16"),
         "autocast": (*sizes(llama), "bf16-autocast"), "float32": (model,), "a block": (model, batch, seq_len),
@@ -237,6 +257,10 @@ def drawn(subject: str, draw: random.Random) -> tuple:
         "an SVD in 16 bits": (odd(draw, 100, 900), odd(draw, 100, 900), 2),
         "a request": (odd(draw, 3000, 90_000),), "a segment": (512 * odd(draw, 30_000, 90_000),),
         "a rest": (512 * odd(draw, 3000, 9000), 512 * odd(draw, 3000, 9000)),
+        "a shard": (1000 * odd(draw, 300, 900) + 7, odd(draw, 4, 9)),
+        "ZeRO-1": (groups, odd(draw, 4, 9), 1), "ZeRO-3": (groups, odd(draw, 4, 9), 3),
+        "fully_shard": (ranks.shapes_of(model), odd(draw, 4, 9), 0),
+        "a card": (*ranks.parts_of(llama), odd(draw, 4, 9)),
         "the default recipe": (odd(draw, 10**6, 10**7), odd(draw, 50, 300), batch * seq_len, odd(draw, 2000, 9000)),
         "QLoRA": ([(odd(draw, 900, 1400), odd(draw, 900, 1400)) for _ in range(layers)], odd(draw, 3000, 9000), rank),
         "8-bit state": ([odd(draw, 3000, 90_000), odd(draw, 50, 1500)],),

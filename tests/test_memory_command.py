@@ -49,8 +49,8 @@ def test_json_is_the_record(capsys):
     arguments = ["gpt2", "--batch", "8", "--seq-len", "1024", "--attention", "eager", "--card", "T4", "--json"]
     assert main(arguments) == 1
     record, step, verdict = json.loads(capsys.readouterr().out), predict("gpt2", plan), fits("gpt2", plan)
-    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "evaluation", "frozen", "notes", "verdict",
-                            "tensors"]  # fmt: skip
+    assert list(record) == ["model", "parameters", "plan", "ledger", "peak", "evaluation", "frozen", "sent", "notes",
+                            "verdict", "tensors"]  # fmt: skip
     assert TrainingPlan(**record["plan"]) == plan and record["parameters"] == Architecture.of("gpt2").parameters
     assert record["ledger"] == step.ledger.as_dict()
     assert record["peak"] == {**step.peak.as_dict(), "total": step.peak.total, "at": step.peak_at}
