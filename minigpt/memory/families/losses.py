@@ -239,7 +239,7 @@ def log_probabilities(
     made = [(value.shape, value.dtype) for value in (hidden, weight)]
 
     def backward(g, *_):
-        tape.work.gradients(n, made[0][0][1], V * (1 + sum(wanted)))  # the logits again, and a product for each gradient
+        tape.work.gradients(n, made[0][0][1], V * (1 + sum(wanted)))  # the logits again, and each gradient
         grads = [tape.new(shape, "float32") if want else None for want, (shape, _) in zip(wanted, made, strict=True)]
         bound = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype), tiles()  # noqa: F841  live until this returns
         return [g and _as(g, own) for g, (_, own) in zip(grads, made, strict=True)]
