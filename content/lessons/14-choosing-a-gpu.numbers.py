@@ -134,8 +134,8 @@ verdicts = "\n".join(
         '"tight" there.',
         f"- **C is right**: {gb(lora_four.reserved)} with checkpointing, of {gb(GPUS['RTX 4090'].room)}. Without "
         "checkpointing it does not fit, so these words are missing.",
-        f"- **D is wrong, six times and more.** {speed:,.0f} tokens per second at MFU 0.5; torchtune read 3,083 on that "
-        f"card. At 300 the products would take {at_300:.0%} of its top speed.",
+        f"- **D is wrong, six times and more.** {speed:,.0f} tokens per second at MFU 0.5; torchtune read 3,083 on "
+        f"that card. At 300 the products would take {at_300:.0%} of its top speed.",
         f"- **E is right, with the optimizer missing**: with AdamW in bfloat16 an 8B takes {gb(full_8b)} and a 13B "
         f"{gb(needs['llama-2-13b', 'full'])}, so no card of 80 GB does for that. With 8-bit, paged moments and an "
         f"update inside backward, as torchtune's recipe has them, an 8B takes {gb(low.reserved)}, on a card of 48 GB.",
