@@ -110,6 +110,7 @@ for row in sorted(published, key=lambda row: int(row["trained"])):
     )
 rows.append(f"| all of it | 3,212,749,824 | {gb(8 * 3_212_749_824)} | {gb(26_062_803_286, 3)} | 2,300 |")
 published_methods = "\n".join(rows)
+assert max(int(row["trained"]) for row in published) > 200 * min(int(row["trained"]) for row in published)
 read = {row["method"]: (int(row["allocated"]), float(row["speed"])) for row in published}
 most_allocated, least_allocated = (pick(figures[0] for figures in read.values()) for pick in (max, min))
 assert sorted(read, key=lambda name: read[name][0])[-2] == "prompt"
