@@ -115,6 +115,18 @@ def test_full_checkpointing_is_nearly_one_forward_more():
     assert flops(model, TrainingPlan(seq_len=512, checkpointing="reentrant")).again == full.again + last
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_loss_that_never_makes_all_logits_multiplies_as_much(method):
+    plans = {loss: TrainingPlan(method=method, seq_len=33, loss=loss) for loss in ("model", "chunked", "fused", "trl")}
+    model = MODELS["llama-grouped"]
+    found, head = {loss: flops(model, plan) for loss, plan in plans.items()}, head_flops(model, plans["trl"])
+    assert found["model"] == found["chunked"] == found["fused"]
+    last = head // 33  # trl asks nothing of the last token, and makes the others' logits again
+    assert found["trl"].forward == found["model"].forward - last
+    times = 2 if method == "full" else 1  # gradients of the head: the frozen one has its input's alone
+    assert found["trl"].backward == found["model"].backward - times * last + head - last
+
+
 def test_frozen_weights_have_no_gradients_of_their_own():
     model = GPTConfig.preset("small")
     full, lora = (flops(model, TrainingPlan(method=method, rank=1)) for method in ("full", "lora"))

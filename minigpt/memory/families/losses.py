@@ -8,7 +8,7 @@
 
 Sources: transformers 5.17 loss_utils.py; torchtune 0.6 modules/loss/cross_entropy_loss.py; Liger 0.8
 ops/fused_linear_cross_entropy.py; trl 1.15 kernels/chunked_logprob.py and trainer/utils.py. Kernels of Triton work in
-place and allocate nothing.
+place and allocate nothing. The last two record no product of their own, so they say how much they multiply.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def fused(layers: Layers, hidden: Value, targets: Value) -> Value:
     del storage
     kept = [value and (value.storage, value.shape, value.dtype) for value in (grad_hidden, grad_weight)]
     saves = [grad_hidden.storage] + ([grad_weight.storage] if grad_weight is not None else [])
+    tape.multiplied(tokens, C, V)
+    tape.work.gradients(tokens, C, V * len(saves))
     del grad_hidden, grad_weight
     loss = tape.new((), "float32")
     del losses
@@ -204,6 +206,7 @@ def log_probabilities(
     n, V, dtype = hidden.shape[0], weight.shape[0], tape.autocast or hidden.dtype
     wanted = [value.source is not None for value in (hidden, weight)]
     tape.doing = "trl loss"
+    tape.multiplied(n, hidden.shape[1], V)
 
     def tiles() -> Value | None:
         piece = None  # stays bound to the function's end
@@ -236,6 +239,7 @@ def log_probabilities(
     made = [(value.shape, value.dtype) for value in (hidden, weight)]
 
     def backward(g, *_):
+        tape.work.gradients(n, made[0][0][1], V * (1 + sum(wanted)))  # the logits again, and each gradient
         grads = [tape.new(shape, "float32") if want else None for want, (shape, _) in zip(wanted, made, strict=True)]
         bound = tape.new((min(n, TILE_TOKENS), TILE_WORDS), dtype), tiles()  # noqa: F841  live until this returns
         return [g and _as(g, own) for g, (_, own) in zip(grads, made, strict=True)]

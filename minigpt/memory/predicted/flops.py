@@ -9,6 +9,7 @@ width and V the vocabulary:
     backward               twice the forward for linears (the input's gradient, the weight's), 2.5 times for attention
 
 A frozen weight has no gradient of its own, so with adapters backward costs a base as much as forward does, not twice.
+A head whose logits are never all there (loss "trl") makes them again in backward, which counts as backward's.
 Checkpointing adds forward work: all of every block, less what comes after the last tensor that the block saves, where
 the second run stops. In MiniGPT and llama that leaves out the block's last matrix. It is a third of the step at most,
 and half of it with a frozen base.

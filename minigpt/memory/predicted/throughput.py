@@ -107,7 +107,7 @@ def float32_flops(model, plan: TrainingPlan, work: Flops) -> int:
     adapters *= 2 * plan.accumulation * plan.tokens
     if not _prepared(plan):
         return int((3 + _again(architecture, plan, work)) * adapters) if plan.adapter_dtype == "fp32" else 0
-    head = 2 * plan.accumulation * head_flops(architecture, plan)
+    head = (3 if plan.loss == "trl" else 2) * plan.accumulation * head_flops(architecture, plan)  # trl: logits again
     return int((3 + _again(architecture, plan, work)) * adapters) + head + _scores(architecture, plan, work)
 
 
