@@ -40,7 +40,7 @@ def test_what_a_library_has_no_word_for_is_named(library, plan, message):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("text", ["", "[]", "{", "a: b: c", "\x00", "7", '{"a": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "a: b: c", "\x00", "7", '{"a": 1}', "null", None, 3, b"{}"])
 def test_what_is_no_file_is_a_sentence(library, text):
     with pytest.raises(ValueError, match="^(?!.*Traceback).{10,}"):
         read(text, library)
