@@ -85,5 +85,7 @@ def test_the_command_writes_it(tmp_path, capsys):
         assert main([*arguments, "--to", str(path), *more]) == 2
         assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
     assert main(["nano", "--to", str(path)]) == 2 and "to is " in capsys.readouterr().err
-    assert main([*arguments, "--to", str(tmp_path)]) == 2 and "cannot be written" in capsys.readouterr().err
+    for no_file in (str(tmp_path), ""):
+        assert main([*arguments, "--to", no_file]) == 2
+        assert f"to is {no_file!r}, which cannot be written: it is no file" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
