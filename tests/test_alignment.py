@@ -82,6 +82,14 @@ def test_an_idle_adapter_is_the_model_before_it(model, pairs):
 def test_without_adapters_and_without_a_copy_there_is_no_reference(model, pairs):
     with pytest.raises(ValueError, match="no adapters"):
         of_reference(model, pairs, None)
+    for numbers in (torch.zeros(1), torch.zeros(2, 2)):  # torch would spread one number over all
+        with pytest.raises(ValueError, match=r"reference has shape .*; it must be \(4,\)"):
+            of_reference(model, pairs, numbers)
+    with pytest.raises(ValueError, match="pairs has 3 sequences"):
+        of_reference(model, Pairs(pairs.tokens[:3], pairs.targets[:3]), model)
+    for beta in (0, -1, None, float("nan"), True):
+        with pytest.raises(ValueError, match="beta is"):
+            dpo_step(model, None, pairs, model, beta)
 
 
 def test_steps_make_the_chosen_answer_likelier(model, pairs):
@@ -119,6 +127,8 @@ def test_advantages_are_of_the_group():
     for group, text in ((1, "group is 1"), (3, "a multiple of group, 3")):
         with pytest.raises(ValueError, match=text):
             advantages(points, group)
+    with pytest.raises(ValueError, match="points is torch.int64"):
+        advantages(points.long(), 4)
 
 
 def test_the_clipped_loss_stops_where_a_token_has_moved_enough():

@@ -40,7 +40,7 @@ def test_what_a_library_has_no_word_for_is_named(library, plan, message):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("text", ["", "[]", "{", "a: b: c", "\x00", "7", '{"a": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "a: b: c", "\x00", "7", '{"a": 1}', "null", None, 3, b"{}"])
 def test_what_is_no_file_is_a_sentence(library, text):
     with pytest.raises(ValueError, match="^(?!.*Traceback).{10,}"):
         read(text, library)
@@ -85,5 +85,7 @@ def test_the_command_writes_it(tmp_path, capsys):
         assert main([*arguments, "--to", str(path), *more]) == 2
         assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
     assert main(["nano", "--to", str(path)]) == 2 and "to is " in capsys.readouterr().err
-    assert main([*arguments, "--to", str(tmp_path)]) == 2 and "cannot be written" in capsys.readouterr().err
+    for no_file in (str(tmp_path), ""):
+        assert main([*arguments, "--to", no_file]) == 2
+        assert f"to is {no_file!r}, which cannot be written: it is no file" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

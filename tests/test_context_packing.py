@@ -57,3 +57,13 @@ def test_what_is_refused():
         pack([0], 8)
     with pytest.raises(ValueError, match="row is 0"):
         pack([1], 0)
+    for examples in (
+        [[1, 2]],
+        [torch.ones(2)],
+        [torch.ones(1, 2, dtype=torch.int64)],
+        [torch.ones(0, dtype=torch.int64)],
+    ):
+        with pytest.raises(ValueError, match=r"examples\[0\] is .*; it must be a tensor of tokens"):
+            packed_row(examples)
+    with pytest.raises(ValueError, match="examples is empty"):
+        packed_row([])

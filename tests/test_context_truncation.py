@@ -95,6 +95,6 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             keep(*arguments)
-    for kept in ([1], [4, 0], [-1, 0]):
-        with pytest.raises(ValueError, match="kept is"):
+    for kept in ([1], [4, 0], [-1, 0], [1.5, 1], ["1", 1], [None, 1]):
+        with pytest.raises(ValueError, match=r"kept(\[0\])? is"):
             spans([3, 3], kept)

@@ -157,6 +157,11 @@ def test_rows_and_words_that_are_not_there():
     assert model.config.vocab_size == 701  # refused before anything changes
     old = torch.tensor([0, 3, 5])
     assert renumber(torch.tensor([[5, -100, 0]]), old).tolist() == [[2, -100, 0]]
+    with pytest.raises(ValueError, match="old is empty"):
+        renumber(torch.tensor([1]), old[:0])
+    for name, wrong in (("kept", 11), ("kept", 1.5), ("vocab_size", -1), ("width", None), ("tied", "yes")):
+        with pytest.raises(ValueError, match=f"{name} is"):
+            parameters_saved(**{**dict(vocab_size=10, kept=4, width=8, tied=True), name: wrong})
     for word in (4, 6, -1):
         with pytest.raises(ValueError, match=f"tokens has {word}, a word that is dropped"):
             renumber(torch.tensor([3, word]), old)

@@ -200,6 +200,7 @@ def test_the_crossover_is_where_the_hand_says():
         (dict(card="T4"), dict(mfu=0), "mfu is 0; it must be greater than 0"),
         (dict(card="T4"), dict(bus=-1.0), "bus is -1.0; it must be greater than 0"),
         (dict(card="T4"), dict(share=1), "share is 1; a step with transfers never reaches it"),
+        (dict(card="T4"), dict(share=0.9, bus=1e-300), "share is 0.9; no batch under"),
     ],
 )
 def test_what_time_cannot_be_counted_of_is_named(plan, options, message):

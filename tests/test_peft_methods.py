@@ -118,5 +118,8 @@ def test_what_is_refused():
         trained(LLAMA, "lora", targets="c_attn")
     with pytest.raises(ValueError, match="block is 48; it must divide a matrix's inputs, which are 64"):
         trained(LLAMA, "oft", block=48)
+    for wrong in (None, 3, ["q"]):
+        with pytest.raises(ValueError, match="targets is .*; it must be 'all-linear', or names"):
+            trained(LLAMA, "lora", targets=wrong)
     with pytest.raises(ValueError, match="rank is 0"):
         trained(LLAMA, "lora", rank=0)

@@ -22,13 +22,17 @@ from tools.models import MODELS, llama
 
 FSDP = TrainingPlan(batch=1, seq_len=8, sharding="fsdp2", ranks=2)
 UNEVEN = MODELS["minigpt-uneven"]
+PADDED = GPTConfig(n_layer=2, n_embd=33, n_head=1, context=9, vocab_size=31)  # no side divides by 2; its blocks peak
 RUN = {  # MiniGPT alone, because transformers takes its time to import in each process
+    "fsdp2, first": (UNEVEN, replace(FSDP, step="first")),  # before others: DTensor keeps what it has found of shapes
     "ddp": (UNEVEN, replace(FSDP, sharding="ddp", gradient_as_bucket_view=True, accumulation=2)),
     "ddp, qlora": (UNEVEN, replace(FSDP, sharding="ddp", method="qlora", precision="bf16")),
     "zero1": (UNEVEN, replace(FSDP, sharding="zero1", precision="bf16")),
     "zero2": (UNEVEN, replace(FSDP, sharding="zero2", accumulation=2)),
     "zero3": (UNEVEN, replace(FSDP, sharding="zero3")),
     "fsdp2": (UNEVEN, replace(FSDP, accumulation=2, reshard_after_forward=False)),
+    "fsdp2, padded": (PADDED, replace(FSDP, accumulation=2)),
+    "fsdp2, padded, bf16": (PADDED, replace(FSDP, accumulation=2, param_dtype="bf16")),  # peaks as it reduces
     "fsdp2, bf16": (UNEVEN, replace(FSDP, param_dtype="bf16", reduce_dtype="fp32", checkpointing="full")),
     "fsdp2, lora": (UNEVEN, replace(FSDP, method="lora", precision="bf16")),
 }
@@ -155,6 +159,9 @@ def test_what_is_not_followed_is_refused(words, message):
 def test_other_questions_name_the_field():
     with pytest.raises(ValueError, match="rank is 2; of 2 ranks allowed: 0 to 1"):
         rank(UNEVEN, FSDP, 2)
+    for wrong in (None, "0", 1.0, True, []):
+        with pytest.raises(ValueError, match="rank is .*; of 2 ranks allowed: 0 to 1"):
+            rank(UNEVEN, FSDP, wrong)
     with pytest.raises(ValueError, match="sharding is 'zero3'; a bloom's blocks return more than a tensor"):
         predict(MODELS["bloom"], replace(FSDP, sharding="zero3"))
     two = replace(FSDP, method="qlora", precision="bf16", adapter_dtype="same", variant="dora")  # as trl leaves lengths

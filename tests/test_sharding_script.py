@@ -25,10 +25,12 @@ def test_a_rank_says_its_losses_and_what_it_keeps(monkeypatch, capsys):
     [
         ([], "there are no ranks: start it as torchrun"),
         (["--sharding", "zero4"], "argument --sharding: invalid choice"),
+        (["--sharding", "ddp", "--no-reshard-after-forward"], "has no effect with sharding 'ddp'"),
     ],
 )
 def test_what_it_does_not_run(argv, message, monkeypatch, capsys):
-    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("RANK", "0")  # and no other word of torchrun's
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(SystemExit):
         script.main(argv)
     assert message in capsys.readouterr().err

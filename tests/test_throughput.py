@@ -137,6 +137,12 @@ def test_dollars():
     assert million_tokens_dollars(step, price) == pytest.approx(1.8 / 3600 * step.total / 2048 * 1e6)
     assert breaks_even(price, dear) == 2
     for bad in (("A100 80GB", 0, "a page", date(2026, 11, 9)), ("A100 80GB", 1, "", date(2026, 11, 9)),
-                ("A100 80GB", 1, "a page", "today"), ("A100", 1, "a page", date(2026, 11, 9))):  # fmt: skip
+                ("A100 80GB", 1, "a page", "today"), ("A100", 1, "a page", date(2026, 11, 9)),
+                ("A100 80GB", float("nan"), "a page", date(2026, 11, 9)),
+                ("A100 80GB", float("inf"), "a page", date(2026, 11, 9)),
+                ("A100 80GB", 1, 3, date(2026, 11, 9))):  # fmt: skip
         with pytest.raises(ValueError):
             Price(*bad)
+    for hours in (-1, None, "1", float("nan"), float("inf"), True):
+        with pytest.raises(ValueError, match="hours_beside is"):
+            run_dollars(step, 1, price, hours)

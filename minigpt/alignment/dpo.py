@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from minigpt.lora import idle
 from minigpt.model import cross_entropy
+from minigpt.values import is_number
 
 BETA = 0.1  # trl's default
 
@@ -55,9 +56,15 @@ def dpo_loss(policy: Tensor, reference: Tensor, beta: float = BETA) -> Tensor:
 def of_reference(model: nn.Module, pairs: Pairs, reference: nn.Module | Tensor | None) -> Tensor:
     """The reference's log-probabilities, (2B,): of a frozen copy; as given; or, for None, of the model's own base.
 
-    Raises ValueError for None and a model without adapters.
+    Raises ValueError for None and a model without adapters, for numbers that are not one of each sequence, and for
+    sequences that are no pairs.
     """
+    if not len(pairs.tokens) or len(pairs.tokens) % 2:
+        raise ValueError(f"pairs has {len(pairs.tokens)} sequences; it must have an even number, half of them chosen")
     if isinstance(reference, Tensor):
+        if reference.shape != pairs.tokens.shape[:1]:
+            wanted = tuple(pairs.tokens.shape[:1])
+            raise ValueError(f"reference has shape {tuple(reference.shape)}; it must be {wanted}, one of each sequence")
         return reference
     if reference is not None:
         return log_probabilities(reference, pairs)
@@ -69,7 +76,12 @@ def dpo_step(
     model: nn.Module, optimizer, pairs: Pairs, reference: nn.Module | Tensor | None = None, beta: float = BETA,
     mark: Callable[[str], None] = lambda phase: None,
 ) -> Tensor:  # fmt: skip
-    """One step; returns the loss. Gradients are left in place. ``mark`` hears each phase begin: the meter's."""
+    """One step; returns the loss. Gradients are left in place. ``mark`` hears each phase begin: the meter's.
+
+    Raises ValueError as ``of_reference``, and for a ``beta`` that is not above 0.
+    """
+    if not is_number(beta) or not 0 < beta < float("inf"):
+        raise ValueError(f"beta is {beta!r}; it must be a number above 0")
     mark("forward")
     wanted = of_reference(model, pairs, reference)
     loss = dpo_loss(log_probabilities(model, pairs), wanted, beta)

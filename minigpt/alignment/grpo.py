@@ -26,7 +26,9 @@ def advantages(points: Tensor, group: int) -> Tensor:
     Raises ValueError for a group of fewer than two, or one that does not divide N.
     """
     check_counts(least=2, group=group)
-    if points.ndim != 1 or len(points) % group:
+    if not points.is_floating_point():
+        raise ValueError(f"points is {points.dtype}; it must be of a floating-point dtype")
+    if points.ndim != 1 or not len(points) or len(points) % group:
         raise ValueError(f"points has shape {tuple(points.shape)}; it must be (N,), N a multiple of group, {group}")
     groups = points.view(-1, group)
     return ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()

@@ -49,7 +49,13 @@ def packed_row(examples: Sequence[Tensor]) -> dict[str, Tensor]:
     """One row for a model of transformers, called with ``use_cache=False``: input_ids, position_ids and labels.
 
     Each is (1, T) int64. ``examples`` are tokens (t,) each. Labels are not shifted; an example's first one is -100.
+    Raises ValueError for no examples, for one of no tokens, and for what is no vector of int64.
     """
+    if not len(examples):
+        raise ValueError("examples is empty; a row must have at least one")
+    for i, each in enumerate(examples):
+        if not isinstance(each, Tensor) or each.dtype != torch.int64 or each.ndim != 1 or not len(each):
+            raise ValueError(f"examples[{i}] is {each!r}; it must be a tensor of tokens, (t,) int64, t at least 1")
     labels = [example.clone() for example in examples]
     for each in labels:
         each[0] = IGNORE

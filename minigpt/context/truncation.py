@@ -63,7 +63,9 @@ def spans(lengths: Sequence[int], kept: Sequence[int]) -> list[tuple[int, int]]:
     Of a part that is cut, its first ceil(kept / 2) and its last floor(kept / 2) tokens. Raises ValueError where
     ``kept`` is not one number for each part, from 0 to its length.
     """
-    if len(kept) != len(lengths) or any(not 0 <= k <= length for k, length in zip(kept, lengths)):
+    check_counts(least=0, **{f"lengths[{i}]": length for i, length in enumerate(lengths)})
+    check_counts(least=0, **{f"kept[{i}]": k for i, k in enumerate(kept)})
+    if len(kept) != len(lengths) or any(k > length for k, length in zip(kept, lengths)):
         raise ValueError(f"kept is {list(kept)}; it must have a number for each part, from 0 to {list(lengths)}")
     found: list[tuple[int, int]] = []
     begin = 0

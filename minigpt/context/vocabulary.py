@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from minigpt.values import check_counts, check_flags
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedModel
@@ -107,6 +109,8 @@ def slice_model(model: PreTrainedModel, old: Tensor) -> None:
 
 def renumber(tokens: Tensor, old: Tensor) -> Tensor:
     """The new numbers of ``tokens`` (...) int64; targets of -100 stay. Raises ValueError for a word that is dropped."""
+    if not len(old):
+        raise ValueError("old is empty; it must have the words that are kept")
     new = torch.searchsorted(old, tokens).clamp(max=len(old) - 1)
     found = (old[new] == tokens) | (tokens == IGNORE)
     if not found.all():
@@ -117,7 +121,13 @@ def renumber(tokens: Tensor, old: Tensor) -> Tensor:
 
 
 def parameters_saved(vocab_size: int, kept: int, width: int, tied: bool) -> int:
-    """Parameters that dropping ``vocab_size - kept`` words takes off a model of this width."""
+    """Parameters that dropping ``vocab_size - kept`` words takes off a model of this width.
+
+    Raises ValueError for counts below 1, and for more kept than there are.
+    """
+    check_counts(vocab_size=vocab_size, width=width)
+    check_counts(most=vocab_size, kept=kept)
+    check_flags(tied=tied)
     return (vocab_size - kept) * width * (1 if tied else 2)
 
 

@@ -10,6 +10,7 @@ Imports no torch, unless the step is measured or the model is a MiniGPT.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import textwrap
 import time
@@ -145,6 +146,8 @@ def _written(model, plan: TrainingPlan, library: str, path: str | None, others: 
     if path is None:
         show(text.rstrip("\n"))
     else:
+        if os.path.exists(path or ".") and not os.path.isfile(path):  # such as /dev/null, which would be replaced
+            raise ValueError(f"to is {path!r}, which cannot be written: it is no file")
         try:
             write_atomically(path, text)
         except OSError as error:

@@ -26,6 +26,8 @@ from minigpt.sharding.kinds import KINDS
 from minigpt.sharding.run import run
 from minigpt.values import check_counts
 
+TOLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # by torchrun
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="minigpt.sharding", description="Train a MiniGPT with the ranks that torchrun has started.")
@@ -41,7 +43,9 @@ def main(argv: list[str] | None = None) -> int:
         help="fsdp2: free and gather again",
     )
     given = parser.parse_args(argv)
-    if "RANK" not in os.environ:
+    if not given.reshard_after_forward and given.sharding != "fsdp2":
+        parser.error(f"no-reshard-after-forward has no effect with sharding {given.sharding!r}: allowed with it: fsdp2")
+    if not all(os.environ.get(name, "").isdecimal() for name in TOLD):
         parser.error("there are no ranks: start it as torchrun --nproc_per_node 2 -m minigpt.sharding")
     try:
         check_counts(steps=given.steps, batch=given.batch, seq_len=given.seq_len)

@@ -46,6 +46,8 @@ def write(plan: TrainingPlan, library: str, layer: str | None = None) -> str:
 def read(text: str, library: str) -> dict:
     """The plan's fields that such a file says. Raises ValueError, naming the key, for one that ``write`` never has."""
     check_choice(LIBRARIES, library=library)
+    if not isinstance(text, str):
+        raise ValueError(f"text is {text!r}; it must be the text of {library}'s file")
     return LIBRARIES[library].read(text)
 
 

@@ -163,7 +163,7 @@ class MemoryMeter(TorchDispatchMode):
         storage.ref = weakref.ref(untyped, partial(self._die, address))
 
     def _size(self, tensor: torch.Tensor, untyped: torch.UntypedStorage) -> int:
-        if tensor.device.type == "meta":
+        if "meta" in (tensor.device.type, self._ranks and untyped.device.type):  # the second: DTensor asks for shapes
             return 0
         nbytes = untyped.nbytes()
         return -(-nbytes // 512) * 512 if tensor.device.type == "cuda" else nbytes  # the CUDA allocator's blocks

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from math import inf
 
 from minigpt.memory.gpus import find_gpu
 from minigpt.memory.predicted.throughput import Seconds
@@ -30,15 +31,17 @@ class Price:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "card", find_gpu(self.card))
-        if not is_number(self.dollars_per_hour) or self.dollars_per_hour <= 0:
-            raise ValueError(f"dollars_per_hour is {self.dollars_per_hour!r}; it must be above 0")
-        if not self.source or not isinstance(self.read, date):
+        if not is_number(self.dollars_per_hour) or not 0 < self.dollars_per_hour < inf:
+            raise ValueError(f"dollars_per_hour is {self.dollars_per_hour!r}; it must be a number above 0")
+        if not isinstance(self.source, str) or not self.source or not isinstance(self.read, date):
             raise ValueError(f"source is {self.source!r} and read {self.read!r}; a price needs a source and a date")
 
 
 def run_dollars(step: Seconds, steps: int, price: Price, hours_beside: float = 0.0) -> float:
     """Dollars for ``steps`` steps, and for ``hours_beside`` in which the card is rented and does not train."""
     check_counts(steps=steps)
+    if not is_number(hours_beside) or not 0 <= hours_beside < inf:
+        raise ValueError(f"hours_beside is {hours_beside!r}; it must be a number of at least 0")
     return (step.total * steps / 3600 + hours_beside) * price.dollars_per_hour
 
 

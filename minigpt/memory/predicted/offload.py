@@ -195,14 +195,17 @@ def least_batch(
 ) -> int:
     """The smallest batch, at the plan's length, with which the card computes for at least ``share`` of the step.
 
-    FLOPs are counted once: they grow with the batch. Raises ValueError for a share that is not under 1.
+    FLOPs are counted once: they grow with the batch. Raises ValueError for a share that is not under 1, or not reached.
     """
     check_shares(share=share)
     if share == 1:
         raise ValueError("share is 1; a step with transfers never reaches it: it must be less than 1")
     timed, one = _timed(model, plan, mfu, bus, host), _work(model, plan, 1)
     batches = range(1, 2**40)
-    return batches[bisect_left(batches, share, key=lambda batch: timed([batch * flop for flop in one]).share)]
+    found = bisect_left(batches, share, key=lambda batch: timed([batch * flop for flop in one]).share)
+    if found == len(batches):
+        raise ValueError(f"share is {share!r}; no batch under {2**40:,} reaches it with this bus and host")
+    return batches[found]
 
 
 def _work(model, plan: TrainingPlan, batch: int) -> list[int]:

@@ -94,6 +94,8 @@ def trained(
 
 def _shapes(a: Architecture, targets: str) -> Shapes:
     """(out, in) of the blocks' matrices with these names."""
+    if not isinstance(targets, str):
+        raise ValueError(f"targets is {targets!r}; it must be 'all-linear', or names such as 'q,v'")
     linears = [(t.name.rpartition(".")[2], t.shape) for t in a.tensors() if t.kind == "linear"]
     names = {name for name, _ in linears}
     asked = names if targets == "all-linear" else {word.strip().removesuffix("_proj") for word in targets.split(",")}

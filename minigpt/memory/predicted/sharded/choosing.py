@@ -24,7 +24,7 @@ def layers_of(
     """Raises ValueError, naming the field, for what is not followed with ranks, and for a rank that is none."""
     if plan.sharding == "none":
         return Layers(tape, architecture, plan, loaded)
-    if not 0 <= rank < plan.ranks:
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < plan.ranks:
         raise ValueError(f"rank is {rank!r}; of {plan.ranks} ranks allowed: 0 to {plan.ranks - 1}")
     check(architecture, plan)
     if plan.sharding == "fsdp2":

@@ -9,13 +9,13 @@ The root's group (embeddings, last norm, head) stays gathered from forward to th
 of weights, gradients and the optimizer's state.
 
 Source: torch 2.13, distributed/fsdp/_fully_shard (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py), in the
-order of its statements. Left out: the buffers of the library that sends (gloo's copy of what it reduces, NCCL's).
+order of its statements. Left out: the buffers of the library that sends (gloo's copy of what it reduces, NCCL's); on a
+CPU, the copies in which ``chunk_cat`` fills up what does not divide, inside one operation, where no meter sees them.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 from minigpt.memory.engine.alone import hooked
@@ -228,10 +228,7 @@ class Fsdp(Sharing):
         dtype = "float32" if self.plan.reduce_dtype == "fp32" else gradients[0].dtype
         numel = sum(padded(member.whole.shape, ranks) for member in members)
         flat = tape.new((numel,), dtype)
-        if not tape.cuda:  # what does not divide is filled up first, each tensor in a copy
-            sizes = [(g.shape, padded(g.shape, ranks)) for g in gradients]
-            copies = [tape.new((size,), g.dtype) for g, (shape, size) in zip(gradients, sizes) if size != prod(shape)]
-            del copies
+        last = gradients[-1]  # noqa: F841  a name in torch's foreach_reduce holds it until that returns
         gradients.clear()
         tape.doing = "reduce-scatter, shard"
         shard = tape.new((numel // ranks,), dtype)
