@@ -26,10 +26,10 @@ site: $(READY) ## write the executed course as a web site, build/site/index.html
 	$(BIN)/python -m tools.site $(ARGS)
 
 test: $(READY) ## run the tests, in two processes
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --durations=15 $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 test-quick: $(READY) ## run the tests but for the slow ones, in two processes: about a minute
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 lint: $(READY) ## check style, format and types
 	$(BIN)/python -m ruff check .

@@ -20,19 +20,15 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 
 
 SLOW_FIXTURES = {"children", "grades", "ran", "runs"}  # processes, a grader, notebooks, trainers: whoever asks first
-GROUPED = ("lab", "grades", "batch")  # parameters that a module's fixtures are made anew for
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m leaves tests out, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before -m leaves tests out
 def pytest_collection_modifyitems(items) -> None:
-    """What shares a fixture of a module runs in one process, or both would make it; what takes long begins first."""
+    """Files that take long begin first, so that both processes end together: each has whole files (--dist=loadfile)."""
     slow = set()
     for item in items:
         if SLOW_FIXTURES & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        group = "-".join([item.path.stem, *(str(parameters[name]) for name in GROUPED if name in parameters)])
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("slow"):
             slow.add(item.path)
     items.sort(key=lambda item: item.path not in slow)

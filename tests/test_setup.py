@@ -157,7 +157,7 @@ def test_lint_checks_style_format_and_types_and_stops_at_the_first_that_fails(ma
 
 def test_the_quick_tests_are_those_that_are_not_slow(make):
     make("doctor")
-    two = "-m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder"
+    two = "-m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder"
     assert make("test-quick").calls == [f"{two} -m not slow"]
     assert make("test").calls == [f"{two} --durations=15"]  # all of them
 
