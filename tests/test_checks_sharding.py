@@ -14,8 +14,8 @@ import torch
 from minigpt.checks.closing import by_hand
 from minigpt.checks.probes import sharding as probes
 from minigpt.checks.sharding import dealing, keeping, running
-from minigpt.checks.sharding.sending import source_of
 from minigpt.memory import TrainingPlan, predict
+from minigpt.memory.measured.sending import names_of, source_of
 from minigpt.memory.predicted import sharded
 from minigpt.model import GPTConfig
 from minigpt.sharding import shard_blocks, zero3
@@ -140,10 +140,8 @@ def test_the_courses_own_sharding_is_closed():
 
 def test_the_text_that_travels_has_what_a_function_uses_and_no_more(cell):
     source = source_of([cell["step"]])
-    names: dict = {"__name__": "notebook"}
-    exec(source, names)
-    assert names["length"](10, 4) == 3 and "undefined" not in source
-    with pytest.raises(ValueError, match="not typed into a cell"):
+    assert names_of(source)["length"](10, 4) == 3 and "undefined" not in source
+    with pytest.raises(ValueError, match="has no text"):
         source_of([eval("lambda: 0", {"__name__": "__main__"})])
 
 

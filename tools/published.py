@@ -33,13 +33,13 @@ COLUMNS = ("model", "method", "rank", "targets", "weight_dtype", "optimizer", "b
 
 @dataclass(frozen=True)
 class Compared:
-    """One published reading. ``predicted`` is None where ``reason`` says why. Bytes."""
+    """One published reading, in bytes (of ``tools.speeds``, in seconds). ``reason``: why ``predicted`` is None."""
 
     id: str
     group: str
     what: str
     published: float
-    predicted: int | None
+    predicted: float | None
     reason: str = ""
 
     @property

@@ -18,6 +18,7 @@ from typing import Any
 from minigpt.console import show
 from minigpt.memory import TrainingPlan
 from minigpt.memory.predicted.throughput import MFU, step_seconds
+from tools.published import Compared
 
 SPEEDS = Path(__file__).parent.parent / "tests" / "readings" / "speeds.csv"
 FEW = 1024  # tokens in a pass; below it kernels are over before the next is launched
@@ -38,22 +39,10 @@ QWEN = {
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One published speed. Seconds of one step on each card; ``predicted`` is None where ``reason`` says why."""
+class Timed(Compared):
+    """One published speed: seconds of one step on each card. ``tokens``: of a step, on one card."""
 
-    id: str
-    what: str
-    tokens: int
-    published: float
-    predicted: float | None
-    reason: str = ""
-
-    @property
-    def error(self) -> float:
-        """The share that the prediction is above the reading. Raises ValueError where there is no prediction."""
-        if self.predicted is None:
-            raise ValueError(f"{self.id} is not predicted: {self.reason}")
-        return self.predicted / self.published - 1
+    tokens: int = 0
 
 
 def speeds(path: str | Path = SPEEDS, mfu: float = MFU) -> list[Timed]:
@@ -71,15 +60,16 @@ def speeds(path: str | Path = SPEEDS, mfu: float = MFU) -> list[Timed]:
 
 def _timed(row: dict[str, str], mfu: float) -> Timed:
     tokens = int(row["batch"]) * int(row["seq"] or 0) * int(row["passes"])
+    group = row["id"].split("-")[0]
     what = f"{row['model']} {row['method']} {row['card']} {row['batch']}x{row['seq'] or '?'}x{row['passes']}"
     if reason := _reason(row):
-        return Timed(row["id"], what, tokens, 0.0, None, reason)
+        return Timed(row["id"], group, what, 0.0, None, reason, tokens)
     value = float(row["value"])
     steps = 1024 / int(row["cards"]) / int(row["batch"])
     published = {"tokens/s": tokens / value, "s/step": value, "s/1024 sequences": value / steps}[row["unit"]]
     products, decoding, update = _seconds(row["model"], row["card"], _plan(row))
     predicted = products * MFU / mfu + decoding + update / (1 if "DDP" in row["notes"] else int(row["cards"]))
-    return Timed(row["id"], what, tokens, published, predicted)
+    return Timed(row["id"], group, what, published, predicted, tokens=tokens)
 
 
 def _reason(row: dict[str, str]) -> str:
@@ -138,8 +128,8 @@ def table(rows: list[Timed]) -> str:
             times = f"{row.predicted:>8.3f} s {row.published:>8.3f} s {row.error:>+7.0%}"
             lines.append(f"{row.id + ' ' + row.what:<52.52} {times}{mark}")
     lines.append(f"\n{'group':<24} {'rows':>4} {'median':>7} {'of errors':>10} {'worst':>7}")
-    groups = dict.fromkeys(row.id.split("-")[0] for row in rows if row.predicted is not None)
-    chosen = {group: [row for row in enough if row.id.startswith(group + "-")] for group in groups}
+    groups = dict.fromkeys(row.group for row in rows if row.predicted is not None)
+    chosen = {group: [row for row in enough if row.group == group] for group in groups}
     chosen |= {"all, long passes": enough, "all, few tokens": [r for r in rows if r.predicted and r not in enough]}
     for group, some in chosen.items():
         if some:
@@ -148,8 +138,8 @@ def table(rows: list[Timed]) -> str:
             lines.append(f"{group:<24} {len(some):>4} {sizes}")
     lines.append(f"\n{'not predicted':>4}  why")
     for reason in dict.fromkeys(row.reason for row in rows if row.predicted is None):
-        ids = [row.id for row in rows if row.reason == reason]
-        lines.append(f"{len(ids):>13}  {reason} ({', '.join(sorted({name.split('-')[0] for name in ids}))})")
+        groups_of = [row.group for row in rows if row.reason == reason]
+        lines.append(f"{len(groups_of):>13}  {reason} ({', '.join(sorted(set(groups_of)))})")
     return "\n".join(lines)
 
 

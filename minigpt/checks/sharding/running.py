@@ -10,7 +10,7 @@ No truth is in here: what comes out is for the student's eyes, and no points dep
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from minigpt.checks.sharding.sending import source_of
 from minigpt.data import random_windows
 from minigpt.memory.measured.apart import Call
 from minigpt.memory.measured.meeting import Meeting
+from minigpt.memory.measured.sending import names_of, source_of
 from minigpt.memory.measured.together import run_ranks
 from minigpt.memory.units import readable
 from minigpt.model import GPT, MLP, Attention, GPTConfig
@@ -99,9 +99,8 @@ class Gloo:
 
 
 def one_rank(source: str, names: dict, kind: str, config: GPTConfig, steps: int, rank: int, meeting: Meeting) -> dict:
-    namespace: dict = {"__name__": "notebook"}
-    exec(compile(source, "<the notebook>", "exec"), namespace)
-    answers = {what: namespace[name] for what, name in names.items()}
+    defined = names_of(source)
+    answers = {what: defined[name] for what, name in names.items()}
     with meeting.joined("it", rank, RANKS):
         return KINDS[kind](config, steps, rank, Gloo(), **answers)
 
@@ -128,43 +127,38 @@ def zero1(config: GPTConfig, steps: int, rank: int, group: Gloo, step: Callable)
 
 def layers(config: GPTConfig, steps: int, rank: int, group: Gloo, layer) -> dict:
     """Every matrix of the blocks is a shard; the rest is whole, its gradients averaged."""
-    model, losses = model_of(config), []
+    model = model_of(config)
     for module in [module for module in model.modules() if isinstance(module, (Attention, MLP))]:
         for name, linear in list(module.named_children()):
             if isinstance(linear, nn.Linear):
                 setattr(module, name, Sharded(linear, layer, group))
     shards = [module.shard for module in model.modules() if isinstance(module, Sharded)]
     whole = [p for p in model.parameters() if not any(p is shard for shard in shards)]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, foreach=False)
-    for i in range(steps):
-        optimizer.zero_grad()
-        loss = model(*batch_of(config, i, rank))
-        loss.backward()
-        losses.append(mean_of(loss))
-        for p in whole:
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-        optimizer.step()
-    state = [t for each in optimizer.state.values() for t in each.values()]
-    matrices = {"shards": nbytes(shards), "rest": nbytes(whole)}
-    return {"losses": losses, "weights": sum(matrices.values()), "optimizer": nbytes(state), **matrices}
+    said = trained(model, config, steps, rank, averaged=whole)
+    return {**said, "shards": nbytes(shards), "rest": nbytes(whole)}
 
 
 def wrapped(config: GPTConfig, steps: int, rank: int, group: Gloo, wrap: Callable) -> dict:
     from torch.distributed.fsdp import fully_shard
 
-    losses = []
     model = wrap(model_of(config), fully_shard, True)
+    said = trained(model, config, steps, rank)
+    return {**said, "gradients": nbytes(p.grad for p in model.parameters())}
+
+
+def trained(model: nn.Module, config: GPTConfig, steps: int, rank: int, averaged: Iterable[nn.Parameter] = ()) -> dict:
+    """Losses, and the bytes held at the end, of a training by torch's AdamW; gradients of ``averaged`` are the mean."""
+    losses = []
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, foreach=False)
     for i in range(steps):
         optimizer.zero_grad()
         loss = model(*batch_of(config, i, rank))
         loss.backward()
         losses.append(mean_of(loss))
+        for p in averaged:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
         optimizer.step()
-    parameters = list(model.parameters())
-    state = [t for each in optimizer.state.values() for t in each.values()]
-    return {"losses": losses, "weights": nbytes(parameters), "gradients": nbytes(p.grad for p in parameters),
-            "optimizer": nbytes(state)}  # fmt: skip
+    return {"losses": losses, "weights": nbytes(model.parameters()), "optimizer": nbytes(tensors_in(optimizer.state))}
 
 
 KINDS: dict[str, Callable[..., dict]] = {"zero1": zero1, "layers": layers, "wrapped": wrapped}

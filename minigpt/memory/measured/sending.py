@@ -1,6 +1,7 @@
 """The text of functions that were typed into a notebook, for processes that cannot import them.
 
-source_of([zero1_step])     the definitions of their cells, and of all cells and imports that these use
+    source_of([zero1_step])     the definitions of their cells, and of all cells and imports that these use
+    names_of(source)            there: what that text defines, by name
 
 Of a cell come definitions, imports and plain values: what else stands there is not run again.
 
@@ -13,15 +14,18 @@ import ast
 import inspect
 import linecache
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+FILE = "<the notebook>"
 ALWAYS = ("import math", "import torch", "import torch.nn.functional as F", "from torch import Tensor, nn")
 
 
-def source_of(answers: Iterable) -> str:
-    """Raises ValueError for a function whose text is not there."""
+def source_of(functions: Iterable[Callable]) -> str:
+    """Raises ValueError for what is no function or class of a cell, or of a module's text."""
     imports, cells = dict.fromkeys(ALWAYS), dict[str, None]()
-    waiting, seen = list(answers), set()
+    asked = list(functions)
+    waiting, seen = list(asked), set()
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
@@ -39,17 +43,25 @@ def source_of(answers: Iterable) -> str:
                     imports[f"{name} = {value!r}"] = None
                 elif module and hasattr(value, "__name__"):
                     imports[f"from {module} import {value.__name__} as {name}"] = None
-    return "\n\n".join([*imports, *map(_definitions, cells)])
+    text = "\n\n".join([*imports, *map(_definitions, cells)])
+    defined = {getattr(node, "name", None) for node in ast.parse(text).body}
+    for one in asked:
+        if one.__name__ not in defined:
+            raise ValueError(f"{one.__name__!r} has no text; it must be a function or class of a cell")
+    return text
+
+
+def names_of(source: str) -> dict[str, Any]:
+    """What the text of ``source_of`` defines. Its lines stand in tracebacks."""
+    linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
+    names: dict[str, Any] = {"__name__": "notebook"}
+    exec(compile(source, FILE, "exec"), names)
+    return names
 
 
 def _definitions(filename: str) -> str:
-    text = "".join(linecache.getlines(filename))
-    if not text:
-        raise ValueError(
-            "a function was not typed into a cell of this notebook, so its text cannot be sent to the ranks"
-        )
-    kept = [node for node in ast.parse(text).body if _is_plain(node)]
-    return "\n\n".join(map(ast.unparse, kept))
+    nodes = ast.parse("".join(linecache.getlines(filename))).body
+    return "\n\n".join(ast.unparse(node) for node in nodes if _is_plain(node))
 
 
 def _is_plain(node: ast.stmt) -> bool:
