@@ -136,6 +136,8 @@ def test_the_clipped_loss_stops_where_a_token_has_moved_enough():
     log_probs = torch.tensor([[0.0, 1.0, -1.0]], requires_grad=True)  # ratios 1, e, 1/e
     grpo_loss(log_probs, old, torch.tensor([2.0]), torch.ones(1, 3)).backward()
     assert log_probs.grad.tolist()[0] == pytest.approx([-2 / 3, 0, -2 / 3 * math.exp(-1)])
+    with pytest.raises(ValueError, match="mask is 0 everywhere"):
+        grpo_loss(log_probs, old, torch.tensor([2.0]), torch.zeros(1, 3))
     masked = grpo_loss(log_probs, old, torch.tensor([2.0]), torch.tensor([[1.0, 0.0, 0.0]]))
     assert masked.item() == pytest.approx(-2.0)
 

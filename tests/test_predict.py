@@ -213,3 +213,13 @@ def test_targets_are_the_same_with_and_without_proj():
 def test_bad_adapters_are_named(changes, message, read):
     with pytest.raises(ValueError, match=message):
         read(MODELS["llama-grouped"], TrainingPlan(method="lora", **changes))
+
+
+def test_a_head_that_is_the_embedding_gets_no_adapter_and_what_is_no_plan_is_named():
+    """The measurement refuses the first, too: an adapter there would change two uses of one weight."""
+    tied = TrainingPlan(method="lora", targets="q,head", seq_len=8)
+    for ask in (predict, measure):
+        with pytest.raises(ValueError, match="^targets "):
+            ask(MODELS["minigpt"], tied)
+    with pytest.raises(ValueError, match="^plan is None; it must be a TrainingPlan"):
+        predict(MODELS["minigpt"], None)

@@ -136,6 +136,9 @@ def test_dollars():
     assert run_dollars(step, 1000, price, hours_beside=0.5) == pytest.approx((step.total * 1000 / 3600 + 0.5) * 1.8)
     assert million_tokens_dollars(step, price) == pytest.approx(1.8 / 3600 * step.total / 2048 * 1e6)
     assert breaks_even(price, dear) == 2
+    for count in (lambda: run_dollars(step, 1, dear), lambda: million_tokens_dollars(step, dear)):
+        with pytest.raises(ValueError, match="price is of H100 80GB; the seconds are of A100 80GB"):
+            count()
     for bad in (("A100 80GB", 0, "a page", date(2026, 11, 9)), ("A100 80GB", 1, "", date(2026, 11, 9)),
                 ("A100 80GB", 1, "a page", "today"), ("A100", 1, "a page", date(2026, 11, 9)),
                 ("A100 80GB", float("nan"), "a page", date(2026, 11, 9)),

@@ -35,7 +35,12 @@ def advantages(points: Tensor, group: int) -> Tensor:
 
 
 def grpo_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """The mean over all answers' tokens. ``log_probs``, ``old`` and ``mask`` (1 for an answer's token) are (N, T)."""
+    """The mean over all answers' tokens. ``log_probs``, ``old`` and ``mask`` (1 for an answer's token) are (N, T).
+
+    Raises ValueError for a mask without a token.
+    """
+    if not mask.any():
+        raise ValueError("mask is 0 everywhere; a loss is the mean over at least one token")
     ratio = (log_probs - old).exp()  # (N, T)
     clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
     loss = -torch.min(ratio * advantage[:, None], clipped * advantage[:, None])

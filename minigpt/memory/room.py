@@ -6,7 +6,9 @@ from minigpt.memory.plan import TrainingPlan
 
 
 def check_fit(architecture, plan: TrainingPlan) -> None:
-    """Raise ValueError for a sequence, a target or a rank that the model has no room for."""
+    """Raise ValueError for what is no plan, and for a sequence, a target or a rank that the model has no room for."""
+    if not isinstance(plan, TrainingPlan):
+        raise ValueError(f"plan is {plan!r}; it must be a TrainingPlan")
     if plan.seq_len > architecture.context and has_learned_positions(architecture):
         raise ValueError(f"seq_len is {plan.seq_len}; the model's context is {architecture.context}, and learned")
     plan.target_names(architecture)

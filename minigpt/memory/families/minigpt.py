@@ -30,6 +30,8 @@ class MiniGPT(Architecture):
         for name, value in only.items():
             if getattr(plan, name) != value:
                 raise ValueError(f"{name} is {getattr(plan, name)!r}; MiniGPT has {value!r} only")
+        if plan.method != "full" and "head" in plan.targets.split(","):
+            raise ValueError(f"targets is {plan.targets!r}; MiniGPT's head is its token embedding: no adapter for it")
         if plan.method == "qlora" and self.n_embd < 8:
             raise ValueError(f"n_embd is {self.n_embd}; with method 'qlora' a matrix needs the 64 weights of one block")
         if plan.checkpointing == "reentrant" and plan.method != "full":

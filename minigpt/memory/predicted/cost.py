@@ -38,16 +38,26 @@ class Price:
 
 
 def run_dollars(step: Seconds, steps: int, price: Price, hours_beside: float = 0.0) -> float:
-    """Dollars for ``steps`` steps, and for ``hours_beside`` in which the card is rented and does not train."""
+    """Dollars for ``steps`` steps, and for ``hours_beside`` in which the card is rented and does not train.
+
+    Raises ValueError for the price of another card than the step's.
+    """
     check_counts(steps=steps)
+    _same_card(step, price)
     if not is_number(hours_beside) or not 0 <= hours_beside < inf:
         raise ValueError(f"hours_beside is {hours_beside!r}; it must be a number of at least 0")
     return (step.total * steps / 3600 + hours_beside) * price.dollars_per_hour
 
 
 def million_tokens_dollars(step: Seconds, price: Price) -> float:
-    """Dollars for a million tokens that are trained on, padding included."""
+    """Dollars for a million tokens that are trained on, padding included. Raises ValueError as ``run_dollars``."""
+    _same_card(step, price)
     return price.dollars_per_hour / 3600 / step.tokens_per_second * 1_000_000
+
+
+def _same_card(step: Seconds, price: Price) -> None:
+    if step.card != price.card:
+        raise ValueError(f"price is of {price.card}; the seconds are of {step.card}")
 
 
 def breaks_even(cheap: Price, dear: Price) -> float:

@@ -37,7 +37,7 @@ MFU = 0.5  # in the middle of what is published for long sequences: tools.speeds
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds of one step, by their cause. ``tokens`` go through it; ``peak`` is the card's, in FLOPs per second."""
+    """Seconds of one step on a ``card``, by their cause. ``tokens`` go through it; ``peak``: its FLOPs per second."""
 
     products: float
     decoding: float
@@ -46,6 +46,7 @@ class Seconds:
     tokens: int
     work: Flops
     peak: float
+    card: str
 
     @property
     def total(self) -> float:
@@ -90,6 +91,7 @@ def step_seconds(model, plan: TrainingPlan, card: str | None = None, mfu: float 
         products=max(computing, reading), decoding=work.decoded * scales / gpu.bandwidth,
         update=(2 * rest.optimizer + 3 * rest.gradients) / gpu.bandwidth,  # weights have a gradient's size
         bus=2 * work.moved / gpu.bus, tokens=plan.accumulation * plan.tokens, work=work, peak=speed,
+        card=str(plan.card),
     )  # fmt: skip
 
 
